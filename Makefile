@@ -1,0 +1,46 @@
+# The two commands of the README, each from nothing: `make report DRIVER=litert` and `make test`.
+PYTHON ?= python3
+DRIVER ?= reference
+PROFILE ?= quick
+VENV := .venv
+BIN := $(VENV)/bin
+comma := ,
+# The runtime that a driver of ours needs besides the suite; a vendor's driver brings its own.
+DRIVER_NAME := $(firstword $(subst $(comma), ,$(DRIVER)))
+EXTRA := $(addprefix $(comma),$(filter litert,$(DRIVER_NAME)))
+
+.PHONY: report test check clean
+
+report: $(VENV)/.suite$(EXTRA)
+	$(BIN)/python -m pytest --driver="$(DRIVER)" --profile=$(PROFILE) -q --no-header --tb=no -rN
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest tests -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --driver=reference --fail-poor --tb=short
+	$(BIN)/python -m pytest -q -n 2 --profile=ci --fail-poor --tb=short \
+		--driver=reference,arithmetic=float32,order=reversed --driver=reference,arithmetic=float32,order=blocked
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m opset.export --check
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.suite: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[suite]"
+	touch $@
+
+$(VENV)/.suite$(comma)litert: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[suite,litert]"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[suite,litert,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs

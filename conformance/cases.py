@@ -1,0 +1,156 @@
+"""OPSET to batches of cases: worked examples, drawn calls, each rule broken alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from conformance.profiles import PROFILES, Profile
+from harness.batch import Batch, NotApplicableError
+from harness.case import Origin, TestCase
+from harness.make import invalid_model_case, positive_case, unexecutable_case
+from nnhal.operations import Signature, ValidationRule
+from nnhal.types import FeatureLevel
+from nnhal.validate import violations as model_violations
+from opset import OPSET
+from opset.call import Call
+from opset.definition import ExecutionRule, OperationDef
+from opset.drawing import Scope
+from opset.drawn import draw_call
+from opset.examples import from_example
+from opset.graph import model_of
+from opset.source import SeededSource
+from opset.validation import applies, broken, holds, violations
+
+TRIES = 60  # draws in search of a call in which a rule can be broken
+
+
+def origin(definition: OperationDef, signature: Signature, kind: str) -> Origin:
+    """What the ids of a batch are made of."""
+    return Origin(definition.name, signature.id.replace("/", "."), kind, 0)
+
+
+def positive_batches(profile: str, seed: int) -> Iterator[Batch]:
+    """Examples and drawn calls of every signature."""
+    numbers = PROFILES[profile]
+    for definition in OPSET.values():
+        for signature in definition.signatures:
+            yield from _examples(definition, signature)
+            yield _drawn(definition, signature, numbers, seed)
+
+
+def _examples(definition: OperationDef, signature: Signature) -> Iterator[Batch]:
+    found = tuple(i for i, e in enumerate(definition.examples) if e.signature == signature.id)
+    if not found:
+        return
+    batch = origin(definition, signature, "example")
+
+    def make(number: int) -> TestCase:
+        call, outputs = from_example(definition, definition.examples[number])
+        for name, value in outputs.items():
+            call = call.with_result(name, replace(call.results[name], value=value))
+        return positive_case(call, replace(batch, number=number), parameters(call))
+
+    yield Batch(batch, found, make)
+
+
+def draws(signature: Signature, profile: Profile) -> int:
+    """Number of drawn cases of a signature."""
+    layout = any(operand.name == "nchw" for operand in signature.form.operands[: signature.count])
+    return profile.draws * (2 if layout else 1)
+
+
+def _drawn(definition: OperationDef, signature: Signature, profile: Profile, seed: int) -> Batch:
+    batch = origin(definition, signature, "drawn")
+
+    def make(number: int) -> TestCase:
+        words = f"{seed}/{batch.batch}/{number}"
+        call = drawn(definition, signature, words)
+        return positive_case(call, replace(batch, number=number, seed=words), constants(call, number))
+
+    return Batch(batch, tuple(range(draws(signature, profile))), make)
+
+
+def drawn(definition: OperationDef, signature: Signature, words: str) -> Call:
+    """The call of a seed."""
+    return draw_call(definition, signature, Scope(SeededSource(words)))
+
+
+def parameters(call: Call) -> frozenset[str]:
+    """Inputs that decide shapes: constants in nearly every model."""
+    return frozenset(name for name in call.inputs if call.signature.form.operand(name).parameter)
+
+
+def constants(call: Call, number: int) -> frozenset[str]:
+    """Which tensor inputs are constants in a case: four ways in turn, so that each lifetime is met.
+
+    Weights and the like constant; only parameters; every second input; and, one time in eight, none.
+    """
+    given = [name for name, argument in call.inputs.items() if not argument.omitted]
+    rest = given[1:]
+    ways = number % 8
+    if ways == 7:
+        return frozenset()
+    if ways in (2, 6):
+        return parameters(call)
+    if ways == 4:
+        return parameters(call) | frozenset(rest[::2])
+    return parameters(call) | frozenset(rest)
+
+
+def negative_batches(profile: str, seed: int) -> Iterator[Batch]:
+    """Every rule of every operation broken alone, in each signature."""
+    numbers = PROFILES[profile]
+    for definition in OPSET.values():
+        for signature in definition.signatures:
+            yield _broken(definition, signature, numbers, seed)
+
+
+def _broken(definition: OperationDef, signature: Signature, profile: Profile, seed: int) -> Batch:
+    batch = origin(definition, signature, "broken")
+    rules = definition.rules
+
+    def make(number: int) -> TestCase:
+        rule = rules[number // profile.breaks]
+        words = f"{seed}/{batch.batch}/{number}"
+        named = replace(batch, number=number, rule=rule.label, seed=words)
+        call, bad = find_break(definition, signature, rule, words)
+        if isinstance(rule, ExecutionRule):
+            return unexecutable_case(bad, call, named, rule.text, constants(call, 0))
+        return _invalid(call, bad, rule, named)
+
+    return Batch(batch, tuple(range(len(rules) * profile.breaks)), make)
+
+
+def _invalid(call: Call, bad: Call, rule: ValidationRule, named: Origin) -> TestCase:
+    model, _ = model_of(bad, parameters(call))
+    twin, _ = model_of(call, parameters(call))
+    level = call.level
+    found = model_violations(model, level)
+    if not found or model_violations(twin, level):
+        raise ValueError(f"{rule.label} is not what tells the model from its twin: {found}")
+    return invalid_model_case(model, twin, named, rule.text, level, rule.until)
+
+
+def find_break(
+    definition: OperationDef, signature: Signature, rule: ValidationRule | ExecutionRule, words: str
+) -> tuple[Call, Call]:
+    """A valid call and the same call with a rule broken.
+
+    Raises:
+        NotApplicableError: the rule does not concern the signature.
+    """
+    level = max(FeatureLevel)
+    if isinstance(rule, ValidationRule) and rule.until is not None:
+        level = FeatureLevel(rule.until - 1)
+        if signature.since > level:
+            raise NotApplicableError(f"{rule.label} is lifted before level {signature.since.version} brings the signature")
+    for attempt in range(TRIES):
+        scope = Scope(SeededSource(f"{words}/{attempt}"), level)
+        call = draw_call(definition, signature, scope)
+        if violations(call, level) or (isinstance(rule, ValidationRule) and not applies(rule, call, level)):
+            continue
+        bad = broken(rule, call)
+        if bad is not None and not holds(rule, bad):
+            return call, bad
+    raise NotApplicableError(f"{rule.label} does not concern this signature")

@@ -1,0 +1,3 @@
+"""Loads the suite's plugins, nothing else."""
+
+pytest_plugins = ["harness.plugin", "reports.plugin"]

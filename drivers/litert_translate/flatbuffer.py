@@ -1,0 +1,242 @@
+"""Writes a .tflite file: tensors, operators and buffers, through the builder functions of the schema that LiteRT ships.
+
+Stands between the translators, which add tensors and operators, and the runner, which gets the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+FILE_IDENTIFIER = b"TFL3"
+SCHEMA_VERSION = 3
+ALIGNMENT = 16  # bytes; what LiteRT asks of constant data
+LARGEST_OLD_CODE = 127  # operator codes above it stand in the new field alone
+NO_TENSOR = -1  # an optional input that is left out
+
+OptionValue = int | float | bool | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Scales and zero points of a tensor: one of each, or one for every index along `dimension`."""
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    dimension: int = 0
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    shape: tuple[int, ...]
+    type: int
+    buffer: int
+    quantization: Quantization | None
+
+
+@dataclass(frozen=True)
+class _Operator:
+    code: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: str | None
+    fields: Mapping[str, OptionValue]
+
+
+class FlatModel:
+    """A model under way: one subgraph, whose tensors and operators are known by index."""
+
+    def __init__(self) -> None:
+        self._tensors: list[_Tensor] = []
+        self._operators: list[_Operator] = []
+        self._buffers: list[bytes | memoryview] = [b""]  # the first one stays empty: tensors without data
+
+    def tensor(
+        self,
+        shape: Sequence[int],
+        tensor_type: int,
+        data: bytes | memoryview | None = None,
+        quantization: Quantization | None = None,
+    ) -> int:
+        """Adds a tensor, a constant if it has data, and gives its index."""
+        buffer = 0
+        if data is not None:
+            buffer = len(self._buffers)
+            self._buffers.append(data)
+        self._tensors.append(_Tensor(tuple(shape), tensor_type, buffer, quantization))
+        return len(self._tensors) - 1
+
+    def ints(self, values: Sequence[int], shape: Sequence[int] | None = None) -> int:
+        """Adds a constant INT32 tensor, of rank 1 unless a shape is given."""
+        data = np.asarray(values, np.int32)
+        return self.tensor(data.shape if shape is None else shape, schema.TensorType.INT32, data.tobytes())
+
+    def like(self, index: int, shape: Sequence[int]) -> int:
+        """Adds a tensor with the type and quantisation of another one and a shape of its own."""
+        known = self._tensors[index]
+        return self.tensor(shape, known.type, None, known.quantization)
+
+    def operator(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: str | None = None,
+        **fields: OptionValue,
+    ) -> None:
+        """Adds an operator.
+
+        Args:
+            name: of the builtin operator, as in the schema.
+            inputs: indexes of tensors, NO_TENSOR where one is left out.
+            outputs: indexes of tensors.
+            options: name of its table of options, None for an operator without one.
+            fields: the options by their names in the schema's builder functions; what is left out has its default.
+        """
+        code: int = getattr(schema.BuiltinOperator, name)
+        self._operators.append(_Operator(code, tuple(inputs), tuple(outputs), options, fields))
+
+    def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+        """The file.
+
+        Args:
+            inputs: indexes of the tensors that go in, in order.
+            outputs: indexes of the tensors that come out, in order.
+        """
+        out = _Writer(1024 + sum(len(data) + ALIGNMENT for data in self._buffers))
+        buffers = out.tables([out.buffer(data) for data in self._buffers])
+        codes = sorted({operator.code for operator in self._operators})
+        operators = out.tables([out.operator(o, codes.index(o.code)) for o in self._operators])
+        tensors = out.tables([out.tensor(tensor) for tensor in self._tensors])
+        subgraphs = out.tables([out.subgraph(tensors, operators, tuple(inputs), tuple(outputs))])
+        return out.model(out.tables([out.operator_code(code) for code in codes]), subgraphs, buffers)
+
+
+class _Writer:
+    """The file being written, back to front: what a table refers to is there before the table.
+
+    Vectors and quantisation that several tables have in common are written once, which halves the time.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._builder = flatbuffers.Builder(size)
+        self._vectors: dict[tuple[type[np.generic], tuple[float, ...]], int] = {}
+        self._quantizations: dict[Quantization, int] = {}
+
+    def vector(self, values: tuple[float, ...], dtype: type[np.generic] = np.int32) -> int:
+        """A vector of numbers."""
+        key = (dtype, values)
+        if key not in self._vectors:
+            self._vectors[key] = self._builder.CreateNumpyVector(np.array(values, dtype))
+        return self._vectors[key]
+
+    def tables(self, offsets: Sequence[int]) -> int:
+        """A vector of tables that are written already."""
+        builder = self._builder
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+        end: int = builder.EndVector()
+        return end
+
+    def buffer(self, data: bytes | memoryview) -> int:
+        """A buffer; its data begin at a multiple of ALIGNMENT."""
+        builder, vector = self._builder, 0
+        if len(data):
+            builder.Prep(ALIGNMENT, len(data))
+            vector = builder.CreateByteVector(bytes(data))
+        schema.BufferStart(builder)
+        if vector:
+            schema.BufferAddData(builder, vector)
+        end: int = schema.BufferEnd(builder)
+        return end
+
+    def quantization(self, known: Quantization) -> int:
+        """Scales and zero points of a tensor."""
+        if known not in self._quantizations:
+            scales = self.vector(known.scales, np.float32)
+            zero_points = self.vector(known.zero_points, np.int64)
+            schema.QuantizationParametersStart(self._builder)
+            schema.QuantizationParametersAddScale(self._builder, scales)
+            schema.QuantizationParametersAddZeroPoint(self._builder, zero_points)
+            schema.QuantizationParametersAddQuantizedDimension(self._builder, known.dimension)
+            self._quantizations[known] = schema.QuantizationParametersEnd(self._builder)
+        return self._quantizations[known]
+
+    def tensor(self, tensor: _Tensor) -> int:
+        """A tensor without a name."""
+        shape = self.vector(tensor.shape)
+        quantization = self.quantization(tensor.quantization) if tensor.quantization else 0
+        schema.TensorStart(self._builder)
+        schema.TensorAddShape(self._builder, shape)
+        schema.TensorAddType(self._builder, tensor.type)
+        schema.TensorAddBuffer(self._builder, tensor.buffer)
+        if quantization:
+            schema.TensorAddQuantization(self._builder, quantization)
+        schema.TensorAddHasRank(self._builder, True)
+        end: int = schema.TensorEnd(self._builder)
+        return end
+
+    def operator(self, operator: _Operator, code_index: int) -> int:
+        """An operator and its options."""
+        options = self.options(operator.options, operator.fields) if operator.options else 0
+        inputs, outputs = self.vector(operator.inputs), self.vector(operator.outputs)
+        schema.OperatorStart(self._builder)
+        schema.OperatorAddOpcodeIndex(self._builder, code_index)
+        schema.OperatorAddInputs(self._builder, inputs)
+        schema.OperatorAddOutputs(self._builder, outputs)
+        if operator.options:
+            kind = getattr(schema.BuiltinOptions, operator.options)
+            schema.OperatorAddBuiltinOptionsType(self._builder, kind)
+            schema.OperatorAddBuiltinOptions(self._builder, options)
+        end: int = schema.OperatorEnd(self._builder)
+        return end
+
+    def options(self, table: str, fields: Mapping[str, OptionValue]) -> int:
+        """A table of options; the schema has a function for its start, for its end and for each of its fields."""
+        written = {n: self.vector(tuple(v)) if isinstance(v, Sequence) else v for n, v in fields.items()}
+        _function(f"{table}Start")(self._builder)
+        for name, value in written.items():
+            _function(f"{table}Add{name}")(self._builder, value)
+        end: int = _function(f"{table}End")(self._builder)
+        return end
+
+    def operator_code(self, code: int) -> int:
+        """Which operator a number in the file means."""
+        schema.OperatorCodeStart(self._builder)
+        schema.OperatorCodeAddDeprecatedBuiltinCode(self._builder, min(code, LARGEST_OLD_CODE))
+        schema.OperatorCodeAddBuiltinCode(self._builder, code)
+        end: int = schema.OperatorCodeEnd(self._builder)
+        return end
+
+    def subgraph(self, tensors: int, operators: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> int:
+        """The subgraph."""
+        taken, given = self.vector(inputs), self.vector(outputs)
+        schema.SubGraphStart(self._builder)
+        schema.SubGraphAddTensors(self._builder, tensors)
+        schema.SubGraphAddInputs(self._builder, taken)
+        schema.SubGraphAddOutputs(self._builder, given)
+        schema.SubGraphAddOperators(self._builder, operators)
+        end: int = schema.SubGraphEnd(self._builder)
+        return end
+
+    def model(self, operator_codes: int, subgraphs: int, buffers: int) -> bytes:
+        """Ends the file and gives its bytes."""
+        schema.ModelStart(self._builder)
+        schema.ModelAddVersion(self._builder, SCHEMA_VERSION)
+        schema.ModelAddOperatorCodes(self._builder, operator_codes)
+        schema.ModelAddSubgraphs(self._builder, subgraphs)
+        schema.ModelAddBuffers(self._builder, buffers)
+        self._builder.Finish(schema.ModelEnd(self._builder), file_identifier=FILE_IDENTIFIER)
+        return bytes(self._builder.Output())
+
+
+@cache
+def _function(name: str) -> Callable[..., int]:
+    found: Callable[..., int] = getattr(schema, name)
+    return found

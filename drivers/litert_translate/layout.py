@@ -1,0 +1,74 @@
+"""Operations that move values and compute nothing: reshaping, transposing, joining, splitting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from drivers.litert_translate.node import Node, UntranslatableError
+from nnhal.types import OperationType
+
+Translator = Callable[[Node], None]
+
+
+def _reshape(node: Node) -> None:
+    """RESHAPE."""
+    shape = node.ints("shape")
+    node.add(
+        "RESHAPE",
+        [node.tensor("input"), node.flat.ints(shape)],
+        node.all_results(),
+        "ReshapeOptions",
+        NewShape=shape,
+    )
+
+
+def _squeeze(node: Node) -> None:
+    """SQUEEZE."""
+    axes = node.ints("axes") if node.has("axes") else ()
+    if max(node.shape("input")) == 1 and len(set(axes)) in (0, len(node.shape("input"))):
+        raise UntranslatableError("LiteRT squeezes to rank 0 where NNAPI keeps one dimension")
+    node.add("SQUEEZE", node.tensors("input"), node.all_results(), "SqueezeOptions", SqueezeDims=axes)
+
+
+def _expand_dims(node: Node) -> None:
+    """EXPAND_DIMS."""
+    node.add("EXPAND_DIMS", [node.tensor("input"), node.flat.ints([node.integer("axis")])], node.all_results())
+
+
+def _transpose(node: Node) -> None:
+    """TRANSPOSE; without a permutation all dimensions are reversed."""
+    rank = len(node.shape("input"))
+    permutation = node.ints("perm") if node.has("perm") else tuple(reversed(range(rank)))
+    node.add("TRANSPOSE", [node.tensor("input"), node.flat.ints(permutation)], node.all_results())
+
+
+def _concatenation(node: Node) -> None:
+    """CONCATENATION."""
+    node.add(
+        "CONCATENATION",
+        node.all_inputs(),
+        node.all_results(),
+        "ConcatenationOptions",
+        Axis=node.integer("axis"),
+    )
+
+
+def _split(node: Node) -> None:
+    """SPLIT."""
+    node.add(
+        "SPLIT",
+        [node.flat.ints([node.integer("axis")], ()), node.tensor("input")],
+        node.all_results(),
+        "SplitOptions",
+        NumSplits=node.integer("num_splits"),
+    )
+
+
+TRANSLATORS: Mapping[int, Translator] = {
+    OperationType.RESHAPE: _reshape,
+    OperationType.SQUEEZE: _squeeze,
+    OperationType.EXPAND_DIMS: _expand_dims,
+    OperationType.TRANSPOSE: _transpose,
+    OperationType.CONCATENATION: _concatenation,
+    OperationType.SPLIT: _split,
+}

@@ -1,0 +1,42 @@
+"""A batch: cases that are one pytest item. It knows how many there are before any is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from harness.case import Origin, TestCase
+from harness.waivers import DIGEST, matches, without_digest
+
+
+class NotApplicableError(Exception):
+    """A case that cannot be made for a stated reason: it counts, as NOT_APPLICABLE."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases whose ids differ only in their number.
+
+    Attributes:
+        origin: what the ids are made of; its number is not used.
+        numbers: which cases.
+        make: makes the case of a number; raises NotApplicableError where there is none.
+    """
+
+    origin: Origin
+    numbers: tuple[int, ...]
+    make: Callable[[int], TestCase]
+
+    @property
+    def id(self) -> str:
+        """The ids' common front part."""
+        return self.origin.batch
+
+    def select(self, patterns: tuple[str, ...]) -> Batch:
+        """Only the cases that a pattern names (id or glob, with or without digest); all when there is none."""
+        if not patterns:
+            return self
+        # The digest is not known before a case is made: a pattern with one selects by what stands before it.
+        bare = {pattern if not DIGEST.search(pattern) else without_digest(pattern) for pattern in patterns}
+        numbers = tuple(n for n in self.numbers if any(matches(p, f"{self.id}-{n}") for p in bare | set(patterns)))
+        return replace(self, numbers=numbers)

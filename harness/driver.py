@@ -1,0 +1,162 @@
+"""A driver under test as a session sees it: isolated in its own process, or in this one for a debugger."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from harness.isolation import DEADLINE, IsolatedDriver
+from nnhal import loading
+from nnhal.device import DEFAULT_COMPILATION, Adapter, CompilationConfig, Device, PreparedModel, Traits
+from nnhal.errors import UncleanError
+from nnhal.loading import DriverSpec
+from nnhal.model import Model
+from nnhal.types import FeatureLevel
+
+TRANSLATIONS_KEPT = 8
+
+
+class Driver(Protocol):
+    """What a session needs of a driver, wherever it runs."""
+
+    in_process: bool
+
+    @property
+    def device(self) -> Device:
+        """The driver; after a death, one in a fresh process."""
+
+    @property
+    def log(self) -> str:
+        """The end of the driver's log."""
+
+    def restart(self) -> None:
+        """Goes on in a fresh process."""
+
+    def sample(self) -> dict[str, float]:
+        """What the driver's process uses now; empty when that cannot be told."""
+
+    def close(self) -> None:
+        """Ends the driver."""
+
+
+class _Translating(Device):
+    """An adapter in this process: its two halves side by side."""
+
+    def __init__(self, inner: Adapter, spec: DriverSpec) -> None:
+        self._inner = inner
+        self._options = spec.options
+        self._kept: OrderedDict[int, tuple[Model, Model]] = OrderedDict()
+        self.feature_level = inner.feature_level
+        self.traits = inner.traits
+
+    def _translated(self, model: Model) -> Model:
+        kept = self._kept.get(id(model))
+        if kept is None:
+            kept = model, replace(model, translation=self._inner.translate(model, self._options))
+            self._kept[id(model)] = kept
+            if len(self._kept) > TRANSLATIONS_KEPT:
+                self._kept.popitem(last=False)
+        return kept[1]
+
+    def get_version_string(self) -> str:
+        return self._inner.get_version_string()
+
+    def get_supported_operations(self, model: Model) -> list[bool]:
+        return self._inner.get_supported_operations(self._translated(model))
+
+    def explain_unsupported(self, model: Model) -> list[str | None]:
+        return self._inner.explain_unsupported(self._translated(model))
+
+    def prepare_model(self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION) -> PreparedModel:
+        return self._inner.prepare_model(self._translated(model), config)
+
+
+class InProcessDriver:
+    """A driver in the suite's own process: nothing survives its death. For debuggers."""
+
+    in_process = True
+    log = ""
+
+    def __init__(self, spec: DriverSpec) -> None:
+        self.spec = spec
+        self.device = self._load()
+
+    def _load(self) -> Device:
+        device = loading.load(self.spec)
+        return _Translating(device, self.spec) if isinstance(device, Adapter) else device
+
+    def restart(self) -> None:
+        """A new device object; the process is the same."""
+        self.device = self._load()
+
+    def sample(self) -> dict[str, float]:
+        """Nothing: the process is the suite's own."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class SeparateDriver:
+    """A driver in a process of its own."""
+
+    in_process = False
+
+    def __init__(self, spec: DriverSpec, *, deadline: float, log_path: Path, memory: int | None) -> None:
+        self._isolated = IsolatedDriver(spec, deadline=deadline, log_path=log_path, memory=memory)
+
+    @property
+    def device(self) -> Device:
+        return self._isolated.device
+
+    @property
+    def log(self) -> str:
+        return self._isolated.log
+
+    def restart(self) -> None:
+        self._isolated.restart()
+
+    def sample(self) -> dict[str, float]:
+        found = self._isolated.sample()
+        return {k: float(v) for k, v in asdict(found).items()} if found else {}
+
+    def close(self) -> None:
+        self._isolated.close()
+
+
+def open_driver(
+    spec: DriverSpec, *, log_path: Path, in_process: bool = False, deadline: float = DEADLINE, memory: int | None = None
+) -> Driver:
+    """Starts a driver.
+
+    Raises:
+        UsageError: it cannot be loaded; one sentence says why.
+    """
+    if in_process:
+        return InProcessDriver(spec)
+    return SeparateDriver(spec, deadline=deadline, log_path=log_path, memory=memory)
+
+
+@dataclass(frozen=True)
+class DriverFacts:
+    """What a driver says of itself, asked once at the start of a run."""
+
+    version: str
+    type: str
+    level: FeatureLevel
+    traits: Traits
+
+
+def ask_facts(device: Device) -> DriverFacts:
+    """Version, type, level and traits of a driver.
+
+    Raises:
+        UncleanError: an answer makes no sense.
+    """
+    try:
+        kind = device.get_type().name
+    except AttributeError:
+        raise UncleanError("TypeError", "get_type did not answer with a DeviceType") from None
+    return DriverFacts(str(device.get_version_string()), kind, FeatureLevel(device.feature_level), device.traits)

@@ -1,0 +1,112 @@
+"""Makes cases out of calls: evaluates, resolves the allowed error once, and puts the steps together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from harness.case import Action, Expected, MayReject, Origin, Rejects, Returns, Step, TestCase, Unspecified, seal
+from nnhal.model import Model
+from nnhal.types import ErrorStatus, ExecutionMode, FeatureLevel
+from opset.call import Argument, Call
+from opset.evaluate import allowance, run_call
+from opset.graph import model_of
+from opset.quantization import FLOATS
+from opset.validation import needed_level
+
+
+def expected_outputs(call: Call, relaxed: bool = False) -> tuple[Expected, ...]:
+    """What a call's results should be, with the error allowed in each element."""
+    results = run_call(call)
+    allowed = allowance(call, results, relaxed)
+    return tuple(
+        Expected(
+            name,
+            argument.type,
+            results[name].stored.shape,
+            results[name].exact,
+            allowed[name].required,
+            allowed[name].unit,
+            allowed[name].terms,
+            exact=argument.type in FLOATS and allowed[name].terms == 0,
+        )
+        for name, argument in call.results.items()
+    )
+
+
+def describe(call: Call) -> str:
+    """A call in words: each operand with type, shape, quantisation, and value where it is a parameter."""
+    words = []
+    for name, argument in {**call.inputs, **call.results}.items():
+        words.append(f"{name}: {describe_argument(argument, name in call.inputs and _is_parameter(call, name))}")
+    return "; ".join(words)
+
+
+def _is_parameter(call: Call, name: str) -> bool:
+    return call.signature.form.operand(name).parameter
+
+
+def describe_argument(argument: Argument, with_value: bool = False) -> str:
+    """An operand in words."""
+    if argument.omitted:
+        return "omitted"
+    text = argument.type.name
+    if argument.shape or not with_value:
+        text += str(list(argument.shape)).replace(" ", "")
+    if argument.scale:
+        text += f" scale {argument.scale:.9g} zero point {argument.zero_point}"
+    if argument.channel is not None:
+        text += f" {len(argument.channel.scales)} scales along {argument.channel.channel_dim}"
+    if with_value and argument.value is not None:
+        text += f" = {argument.value.tolist()}"
+    return text
+
+
+def positive_case(
+    call: Call,
+    origin: Origin,
+    constants: Collection[str] = (),
+    *,
+    relaxed: bool = False,
+    mode: ExecutionMode = ExecutionMode.SYNCHRONOUS,
+) -> TestCase:
+    """A valid call: it is asked for, prepared and executed, and must return what the specification says."""
+    model, values = model_of(call, constants, relaxed)
+    steps = (
+        Step(Action.QUERY),
+        Step(Action.PREPARE),
+        Step(Action.EXECUTE, 0, Returns(expected_outputs(call, relaxed)), mode, tuple(values)),
+    )
+    return seal(TestCase(replace(origin, detail=describe(call)), (model,), steps, needed_level(call)))
+
+
+INVALID = (ErrorStatus.INVALID_ARGUMENT,)
+
+
+def invalid_model_case(
+    bad: Model, twin: Model, origin: Origin, text: str, level: FeatureLevel, until: FeatureLevel | None = None
+) -> TestCase:
+    """A model that breaks a rule of stage VALIDATION, behind its unbroken twin."""
+    refuse = Rejects(INVALID, origin.rule, text)
+    steps = (
+        Step(Action.QUERY, 1),
+        Step(Action.PREPARE, 1),
+        Step(Action.QUERY, 0, refuse),
+        Step(Action.PREPARE, 0, refuse),
+    )
+    return seal(TestCase(origin, (bad, twin), steps, level, until))
+
+
+def unexecutable_case(bad: Call, twin: Call, origin: Origin, text: str, constants: Collection[str] = ()) -> TestCase:
+    """A call that breaks a rule of stage EXECUTION: any status but NONE is due at prepare or execute."""
+    bad_model, bad_values = model_of(bad, constants)
+    twin_model, _ = model_of(twin, constants)
+    steps = (
+        Step(Action.QUERY, 1),
+        Step(Action.PREPARE, 1),
+        Step(Action.QUERY, 0, Unspecified()),
+        Step(Action.PREPARE, 0, MayReject(origin.rule, text)),
+        Step(Action.EXECUTE, 0, Rejects((), origin.rule, text), inputs=tuple(bad_values)),
+    )
+    detail = replace(origin, detail=describe(bad))
+    return seal(TestCase(detail, (bad_model, twin_model), steps, needed_level(twin)))

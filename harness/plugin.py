@@ -1,0 +1,366 @@
+"""The pytest side: options, one session per driver, items that are batches of cases, and the summary."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.batch import Batch
+from harness.case import TestCase, load
+from harness.driver import open_driver
+from harness.environment import write_environment
+from harness.judge import Verdict
+from harness.record import Record, RecordFile, read_run
+from harness.session import Options, Session, facts_header, failure_text
+from harness.waivers import load_waivers
+from nnhal import loading
+from nnhal.errors import UsageError
+from nnhal.loading import DriverSpec
+from nnhal.types import FeatureLevel
+
+PROFILES = ("ci", "quick", "full", "nightly")
+DEFAULT_PROFILE = "quick"
+SHOWN = 8  # failing cases that an item's failure shows in full
+SUITE_VERSION = "0.1.0"
+QUIET = {Verdict.NOT_SUPPORTED.value, Verdict.NOT_APPLICABLE.value}
+
+
+@dataclass
+class State:
+    """What the plugin keeps while pytest runs."""
+
+    config: pytest.Config
+    specs: list[DriverSpec] = field(default_factory=list)
+    patterns: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    sessions: dict[str, Session] = field(default_factory=dict)
+    folders: list[Path] = field(default_factory=list)
+    started: float = 0.0
+    announced: bool = False
+
+    def option(self, name: str) -> Any:
+        """The value of one of our options."""
+        return self.config.getoption(name)
+
+
+KEY = pytest.StashKey[State]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the suite; pytest's own --strict and pytest-timeout's --timeout are taken."""
+    group = parser.getgroup("nncts", "conformance of neural-network drivers")
+    add = group.addoption
+    add("--driver", action="append", default=[], metavar="NAME[,KEY=VALUE...]", help="driver to test; may be given again")
+    add("--driver-match", metavar="REGEX", help="test every driver found whose name matches")
+    add("--level", type=int, metavar="1..8", help="test at this feature level at most")
+    add("--profile", choices=PROFILES, default=DEFAULT_PROFILE, help="how many cases (default: quick)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of drawn cases (default: 0)")
+    add("--case", action="append", default=[], metavar="ID|GLOB|FILE", help="only these cases; may be given again")
+    add("--waivers", metavar="FILE", help="known failures: a TOML file, see docs/waivers.md")
+    add("--runs", default="runs", metavar="DIR", help="where runs are written (default: runs)")
+    add("--resume", metavar="DIR", help="go on with a run: cases that have a record are not run again")
+    add("--driver-log", metavar="FILE|COMMAND", help="where the driver's own log comes from, shown at failures")
+    add("--fail-poor", action="store_true", help="poor arithmetic fails the run, too")
+    add("--in-process", action="store_true", help="load the driver into this process: for debuggers, nothing is survived")
+    add("--memory", metavar="SIZE", help="limit of the driver's address space, such as 4G")
+    add("--deadline", type=float, default=10.0, metavar="SECONDS", help="longest wait for an answer (default: 10)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Reads the options that can be wrong before anything is collected."""
+    state = State(config)
+    config.stash[KEY] = state
+    try:
+        state.specs = _specs(config)
+        paths = [Path(text) for text in config.getoption("case")]
+        state.files = tuple(path for path in paths if path.is_file())
+        state.patterns = tuple(str(path) for path in paths if path not in state.files)
+        for path in paths:
+            if path not in state.files and (path.suffix == ".case" or "/" in str(path)) and "*" not in str(path):
+                raise UsageError(f"case file {path} does not exist; give a case id, a glob, or a saved case's file")
+        _memory(config.getoption("memory"))
+        _level(config.getoption("level"))
+        if config.getoption("waivers"):
+            load_waivers(Path(config.getoption("waivers")))
+        if config.getoption("resume"):
+            read_run(Path(config.getoption("resume")))
+        if config.getoption("deadline") <= 0:
+            raise UsageError("--deadline must be above 0 seconds")
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _specs(config: pytest.Config) -> list[DriverSpec]:
+    specs = [DriverSpec.parse(text) for text in config.getoption("driver")]
+    pattern = config.getoption("driver_match")
+    if pattern:
+        try:
+            found = sorted(name for name in loading.installed() if re.search(pattern, name))
+        except re.error as error:
+            raise UsageError(f"--driver-match={pattern} is no regular expression: {error}") from None
+        if not found:
+            raise UsageError(f"--driver-match={pattern} matches none of {', '.join(sorted(loading.installed()))}")
+        specs += [DriverSpec.parse(name) for name in found]
+    return specs
+
+
+def _level(value: int | None) -> FeatureLevel | None:
+    if value is None:
+        return None
+    if value not in list(FeatureLevel):
+        raise UsageError(f"--level={value} is no feature level; give 1 to 8")
+    return FeatureLevel(value)
+
+
+def _memory(text: str | None) -> int | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
+    if match is None:
+        raise UsageError(f"--memory={text} is no size; write a number of bytes, or 512M, or 4G")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+def parametrize(metafunc: pytest.Metafunc, batches: Sequence[Batch]) -> None:
+    """Makes one item for each driver and batch; called by a suite's `pytest_generate_tests`."""
+    state = metafunc.config.stash[KEY]
+    if state.files:
+        return _parametrize(metafunc, state, [])
+    chosen = [batch.select(state.patterns) for batch in batches]
+    return _parametrize(metafunc, state, [batch for batch in chosen if batch.numbers])
+
+
+def parametrize_saved(metafunc: pytest.Metafunc) -> None:
+    """Makes one item for each driver and each case file that `--case` names."""
+    state = metafunc.config.stash[KEY]
+    try:
+        cases = [load(path) for path in state.files]
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    _parametrize(metafunc, state, [_saved(case) for case in cases])
+
+
+def _saved(case: TestCase) -> Batch:
+    return Batch(case.origin, (case.origin.number,), lambda number: case)
+
+
+def _parametrize(metafunc: pytest.Metafunc, state: State, batches: Sequence[Batch]) -> None:
+    if not state.specs:
+        state.specs = [DriverSpec.parse("reference")]
+        state.announced = True
+    many = len(state.specs) > 1
+    rows = [
+        pytest.param((spec.text, batch), id=f"{spec.text}:{batch.id}" if many else batch.id)
+        for spec in state.specs
+        for batch in batches
+    ]
+    metafunc.parametrize("batch_of_driver", rows, indirect=True)
+
+
+@pytest.fixture
+def batch_of_driver(request: pytest.FixtureRequest) -> tuple[Session, Batch]:
+    """A driver's session and the batch to check."""
+    text, batch = request.param
+    return request.config.stash[KEY].sessions[text], batch
+
+
+def check(batch_of_driver: tuple[Session, Batch]) -> None:
+    """Checks a batch: the body of every test of cases."""
+    __tracebackhide__ = True
+    session, batch = batch_of_driver
+    before = dict(session.counts)
+    failing = session.check_batch(batch)
+    if failing:
+        pytest.fail(_failures(failing, session.options.driver, len(batch.numbers)), pytrace=False)
+    ran = {k for k, n in session.counts.items() if n > before.get(k, 0)}
+    if ran and ran <= QUIET:
+        pytest.skip(f"all {len(batch.numbers)} cases {' or '.join(sorted(ran))}; reasons are in the records")
+
+
+def _failures(failing: Sequence[Record], driver: str, count: int) -> str:
+    texts = [failure_text(record, driver) for record in failing[:SHOWN]]
+    if len(failing) > SHOWN:
+        texts.append(f"and {len(failing) - SHOWN} more; all are in the records and on the page")
+    return "\n".join([f"{len(failing)} of {count} cases failed", *texts])
+
+
+def _is_batch(item: pytest.Item) -> bool:
+    return "batch_of_driver" in getattr(item, "fixturenames", ())
+
+
+def _param(item: pytest.Item) -> tuple[str, Batch] | None:
+    callspec = getattr(item, "callspec", None)
+    value = callspec.params.get("batch_of_driver") if callspec is not None else None
+    return value if isinstance(value, tuple) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Drops the items of suites that have no case selected, and puts each driver's together."""
+    state = config.stash[KEY]
+    mine = [item for item in items if _is_batch(item)]
+    empty = {id(item) for item in mine if _param(item) is None}
+    items[:] = [item for item in items if id(item) not in empty]
+    order = [spec.text for spec in state.specs]
+    items.sort(key=lambda item: order.index(param[0]) if (param := _param(item)) else -1)
+    if mine and state.patterns and not any(_param(item) for item in items):
+        raise pytest.UsageError(f"no case matches {' or '.join(state.patterns)}; see the ids in a run's records.jsonl")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Starts each driver and writes the plan, once it is known what will run."""
+    config = session.config
+    state = config.stash[KEY]
+    if config.getoption("collectonly") or _is_controller(config):
+        return
+    planned: dict[str, dict[str, int]] = {}
+    for item in session.items:
+        param = _param(item)
+        if param is not None:
+            planned.setdefault(param[0], {})[param[1].id] = len(param[1].numbers)
+    state.started = time.monotonic()
+    for spec in state.specs:
+        if spec.text in planned:
+            try:
+                state.sessions[spec.text] = _open(state, spec, planned[spec.text])
+            except UsageError as error:
+                raise pytest.UsageError(str(error)) from None
+
+
+def _is_controller(config: pytest.Config) -> bool:
+    """Whether this process only hands items to pytest-xdist's workers."""
+    return bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
+
+
+def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
+    config = state.config
+    resume = config.getoption("resume")
+    folder = Path(resume) if resume else _new_folder(state, spec)
+    done = frozenset(read_run(folder).records) if resume else frozenset()
+    driver = open_driver(
+        spec,
+        log_path=folder / "driver.log",
+        in_process=config.getoption("in_process"),
+        deadline=config.getoption("deadline"),
+        memory=_memory(config.getoption("memory")),
+    )
+    waivers = load_waivers(Path(config.getoption("waivers")) if config.getoption("waivers") else None)
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    records = RecordFile(folder / (f"records-{worker}.jsonl" if worker else "records.jsonl"))
+    options = Options(
+        spec.text,
+        _level(config.getoption("level")),
+        _arguments(config),
+        config.getoption("fail_poor"),
+        config.getoption("driver_log") or "",
+    )
+    session = Session(driver, folder, records, waivers, options, done)
+    header = {
+        "driver": spec.text,
+        "driver_name": spec.name,
+        "profile": config.getoption("profile"),
+        "seed": config.getoption("seed"),
+        "options": list(config.invocation_params.args),
+        "filtered": _is_filtered(state),
+        "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
+        "suite_version": SUITE_VERSION,
+        **facts_header(session.facts),
+    }
+    if not resume:
+        records.plan(planned, header)
+        write_environment(folder, {"driver_python": spec.python or sys.executable})
+    state.folders.append(folder)
+    return session
+
+
+def _arguments(config: pytest.Config) -> tuple[str, ...]:
+    """Options besides driver and case that a repetition needs."""
+    wanted = []
+    if config.getoption("profile") != DEFAULT_PROFILE:
+        wanted.append(f"--profile={config.getoption('profile')}")
+    if config.getoption("seed"):
+        wanted.append(f"--seed={config.getoption('seed')}")
+    if config.getoption("level") is not None:
+        wanted.append(f"--level={config.getoption('level')}")
+    return tuple(wanted)
+
+
+def _is_filtered(state: State) -> bool:
+    option = state.config.option
+    by_path = state.config.args_source == pytest.Config.ArgsSource.ARGS
+    return bool(state.patterns or state.files or option.keyword or option.markexpr or by_path)
+
+
+def _new_folder(state: State, spec: DriverSpec) -> Path:
+    shared = getattr(state.config, "workerinput", {}).get("nncts_time")
+    stamp = shared or datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
+    name = re.sub(r"[^A-Za-z0-9.=-]+", "-", spec.text)[-80:].strip("-")
+    folder = Path(state.option("runs")) / f"{stamp}-{name}"
+    number = 1
+    while folder.exists() and shared is None:
+        number += 1
+        folder = folder.with_name(f"{stamp}-{name}-{number}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Gives pytest-xdist's workers one name for the run's folder."""
+    state: State = node.config.stash[KEY]
+    if not state.started:
+        state.started = time.time()
+    stamp = datetime.datetime.fromtimestamp(state.started, tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
+    node.workerinput["nncts_time"] = f"{stamp}-{node.config.getoption('seed')}"
+    for spec in state.specs or [DriverSpec.parse("reference")]:
+        name = re.sub(r"[^A-Za-z0-9.=-]+", "-", spec.text)[-80:].strip("-")
+        folder = Path(state.option("runs")) / f"{node.workerinput['nncts_time']}-{name}"
+        if folder not in state.folders:
+            state.folders.append(folder)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Writes the end markers, and looks whether waivers are stale."""
+    state = session.config.stash[KEY]
+    stopped = exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop or session.shouldfail
+    for run in state.sessions.values():
+        if not stopped:
+            run.records.end(run.counts, time.monotonic() - state.started)
+            if run.waivers.complaints(_is_filtered(state)) and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        run.close()
+    session.config.nncts_run_folders = list(state.folders)  # type: ignore[attr-defined]
+
+
+def pytest_report_header(config: pytest.Config) -> Iterator[str]:
+    """Says what is tested, and how to repeat it."""
+    state = config.stash[KEY]
+    names = ", ".join(shlex.quote(spec.text) for spec in state.specs)
+    yield f"nncts: driver {names or 'reference (no --driver given)'}; profile {state.option('profile')}, seed {state.option('seed')}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Counts of each driver's run, and where its records are."""
+    state = config.stash[KEY]
+    for folder in state.folders:
+        if not folder.is_dir() or not list(folder.glob("records*.jsonl")):
+            continue
+        found = read_run(folder)
+        terminalreporter.section(f"nncts: {found.plan.get('driver')}")
+        counts = {verdict: number for verdict, number in found.counts().items() if number}
+        words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
+        terminalreporter.write_line(f"{found.selected} cases: {words}")
+        terminalreporter.write_line(f"records: {folder}")
+    for run in state.sessions.values():
+        for complaint in run.waivers.complaints(_is_filtered(state)):
+            terminalreporter.write_line(complaint, red=True)

@@ -1,0 +1,304 @@
+"""One driver service as the suite sees it: started under a supervisor, watched, signalled, stopped, its log read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from harness import supervisor
+from nnhal.errors import UsageError
+from nnhal.loading import ROOT, DriverSpec
+
+TAG = "NNCTS_TAG"
+GDB_SECONDS = 10.0
+ABORT_SECONDS = 2.0  # for faulthandler to write the stacks
+_TICKS = os.sysconf("SC_CLK_TCK")
+_TRACES = re.compile(
+    r"ERROR: \w+Sanitizer"
+    r"|WARNING: (?:Thread|Memory)Sanitizer"
+    r"|: runtime error: "
+    r"|Fatal Python error: "
+    r"|Fatal signal \d+"
+    r"|terminate called "
+    r"|Assertion [`'].*failed"
+    r"|\*\*\* stack smashing detected \*\*\*"
+    r"|\*\*\* buffer overflow detected \*\*\*"
+    r"|(?:free|malloc|realloc|munmap_chunk|corrupted|double free)\b.*(?:corrupt|invalid|size)"
+    r"|Segmentation fault|Bus error|Floating point exception|Illegal instruction"
+    r"|thread '.*' panicked at"
+    r"|^F DEBUG\b",
+    re.MULTILINE,
+)
+
+
+def find_crash_trace(log: str, lines: int = 40) -> str | None:
+    """The first sanitizer report or crash trace in a log, with the lines after it; None when there is none."""
+    found = _TRACES.search(log)
+    if found is None:
+        return None
+    start = log.rfind("\n", 0, found.start()) + 1
+    return "\n".join(log[start:].splitlines()[:lines])
+
+
+def interpreter(spec: DriverSpec) -> str:
+    """The Python that runs a driver.
+
+    Raises:
+        UsageError: the one asked for does not exist.
+    """
+    if spec.python is None:
+        return sys.executable
+    path = shutil.which(os.path.expanduser(spec.python))  # noqa: PTH111  # a bare name stays one
+    if path is None:
+        raise UsageError(f"driver option python={spec.python} is no program; give the path of a Python")
+    return str(Path(path).absolute())
+
+
+def environment(spec: DriverSpec, tag: str) -> dict[str, str]:
+    """Environment of a driver's process: the suite's, and the way to `nnhal` and the driver's file."""
+    result = dict(os.environ)
+    paths = [str(ROOT)]
+    if spec.python is None:
+        prefixes = (sys.prefix, sys.base_prefix)
+        paths += [p for p in sys.path if p and not p.startswith(prefixes) and p != str(ROOT)]
+    elif "PYTHONHOME" in result:
+        del result["PYTHONHOME"]
+    if result.get("PYTHONPATH"):
+        paths.append(result["PYTHONPATH"])
+    result.update({"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", TAG: tag})
+    return result
+
+
+def tagged(tag: str) -> list[int]:
+    """Processes whose environment holds a tag that begins so."""
+    found = []
+    mine = f"{TAG}={tag}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if any(v.startswith(mine) for v in (entry / "environ").read_bytes().split(b"\0")):
+                    found.append(int(entry.name))
+    return found
+
+
+def describe_exit(code: int) -> str:
+    """One sentence about how a process ended."""
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+class ServiceProcess:
+    """A driver service and its supervisor.
+
+    Args:
+        spec: the driver.
+        tag: written into the environment of everything that is started.
+        log_path: file that gets all that the driver writes.
+        memory: address space in bytes.
+        translate: class name, for a process that only runs an adapter's `translate`.
+    """
+
+    def __init__(
+        self,
+        spec: DriverSpec,
+        tag: str,
+        *,
+        log_path: Path | None = None,
+        memory: int | None = None,
+        translate: str | None = None,
+    ) -> None:
+        self.spec = spec
+        self.tag = tag
+        self.pid = 0
+        self.exit: int | None = None
+        self.strays = 0
+        self.stopped_for: str | None = None
+        self._ring = os.memfd_create("nncts-log", os.MFD_CLOEXEC)
+        os.ftruncate(self._ring, supervisor.LOG_HEAD.size + supervisor.LOG_BYTES)
+        argv = [interpreter(spec), "-m", "nnhal.service", "--driver", spec.text]
+        if translate is not None:
+            argv += ["--translate", translate]
+        self._lock = threading.RLock()
+        self._heard = b""
+        self._closed = False
+        self._supervisor = self._start(argv, environment(spec, tag), log_path, memory)
+
+    def _start(
+        self, argv: Sequence[str], env: Mapping[str, str], log_path: Path | None, memory: int | None
+    ) -> subprocess.Popen[bytes]:
+        self.control, control = socket.socketpair()
+        self.service, service = socket.socketpair()
+        self.control.setblocking(False)
+        given = (control.fileno(), service.fileno(), self._ring)
+        order = {
+            "argv": [*argv, "--fd", str(service.fileno())],
+            "control": control.fileno(),
+            "service": service.fileno(),
+            "ring": self._ring,
+            "log": str(log_path) if log_path else None,
+            "memory": memory,
+            "parent": os.getpid(),
+        }
+        program = [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(order)]
+        try:
+            return subprocess.Popen(program, pass_fds=given, env=env, start_new_session=True, stdin=subprocess.DEVNULL)
+        finally:
+            control.close()
+            service.close()
+
+    def listen(self) -> None:
+        """Takes in what the supervisor has said, without waiting."""
+        with self._lock:
+            while self.exit is None:
+                try:
+                    data = self.control.recv(4096)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    data = b""
+                if not data:
+                    self._orphaned()
+                    break
+                self._heard += data
+                *lines, self._heard = self._heard.split(b"\n")
+                for line in lines:
+                    self._hear(json.loads(line))
+
+    def _hear(self, words: dict[str, int]) -> None:
+        self.pid = words.get("pid", self.pid)
+        self.exit = words.get("exit", self.exit)
+        self.strays = words.get("strays", self.strays)
+
+    def _orphaned(self) -> None:
+        """The supervisor is gone: somebody killed it, and what it kept must not stay."""
+        for pid in tagged(self.tag):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.stopped_for = self.stopped_for or "stopped because its supervisor was killed"
+        self.exit = -signal.SIGKILL
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until the service has ended; False when it has not."""
+        end = time.monotonic() + seconds
+        poller = select.poll()
+        poller.register(self.control, select.POLLIN)
+        while True:
+            self.listen()
+            left = end - time.monotonic()
+            if self.exit is not None or left <= 0:
+                return self.exit is not None
+            poller.poll(left * 1000)
+
+    @property
+    def reason(self) -> str:
+        """Why the service is gone."""
+        if self.stopped_for is not None:
+            return self.stopped_for
+        return "closed its connection" if self.exit is None else describe_exit(self.exit)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the service, and to nothing else that may have its number later."""
+        with contextlib.suppress(OSError):
+            self.control.send(f"{int(number)} ".encode())
+
+    def stop(self, reason: str, *, stacks: bool = False, native: bool = False) -> str:
+        """Kills the service; gives the stacks that could be had beside those in the log."""
+        with self._lock:
+            self.stopped_for = self.stopped_for or reason
+        self.listen()
+        native_stack = self._native_stack() if native and self.exit is None else ""
+        if stacks:
+            self.signal(signal.SIGABRT)
+            self.wait(ABORT_SECONDS)
+        if self.exit is None:
+            self.signal(signal.SIGKILL)
+            self.wait(ABORT_SECONDS)
+        return native_stack
+
+    def _native_stack(self) -> str:
+        gdb = shutil.which("gdb")
+        if gdb is None or not self.pid:
+            return ""
+        program = [gdb, "-nx", "-batch", "-p", str(self.pid), "-ex", "thread apply all bt 30"]
+        try:
+            run = subprocess.run(program, capture_output=True, timeout=GDB_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return ""
+        return run.stdout.decode(errors="replace")[-16384:]
+
+    def log(self) -> str:
+        """The end of what the driver wrote to its standard outputs, at most 64 KiB."""
+        if self._ring < 0:
+            return ""
+        size = supervisor.LOG_BYTES
+        data = os.pread(self._ring, supervisor.LOG_HEAD.size + size, 0)
+        (written,) = supervisor.LOG_HEAD.unpack_from(data)
+        ring = data[supervisor.LOG_HEAD.size :]
+        place = written % size
+        text = ring[:written] if written <= size else ring[place:] + ring[:place]
+        return text.decode(errors="replace")
+
+    def log_position(self) -> int:
+        """How many bytes the driver has written so far."""
+        data = os.pread(self._ring, supervisor.LOG_HEAD.size, 0)
+        return int(supervisor.LOG_HEAD.unpack(data)[0])
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the service so far; 0 when it is gone."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def is_runnable(self) -> bool:
+        """Whether some thread of the service would run if it had a processor."""
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                if (task / "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+        return False
+
+    def sample(self) -> psutil.Process | None:
+        """The service as psutil sees it; None when it is gone."""
+        self.listen()
+        if self.exit is not None or not self.pid:
+            return None
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid)
+        return None
+
+    def close(self) -> None:
+        """Ends service, descendants and supervisor. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.control.close()
+        self.service.close()
+        try:
+            self._supervisor.wait(8)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
+            self._orphaned()
+        os.close(self._ring)
+        self._ring = -1

@@ -1,0 +1,261 @@
+"""Records: one JSON line for each case, appended as it happens, after a plan and before an end marker.
+
+Reports, comparisons and resumption read records and nothing else. A run's folder holds `records*.jsonl` (one file for
+each pytest worker), environment.json, failures/, driver.log and report.html.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from harness.case import TestCase
+from harness.judge import BAD, Cause, Judgement, Verdict
+from nnhal.errors import UsageError
+
+FORMAT = 1
+SYNC_SECONDS = 1.0  # at most this much is lost when the machine dies
+
+
+@dataclass(frozen=True)
+class Record:
+    """One case's line.
+
+    Attributes:
+        id: with the digest; `batch` and `number` are the id's front part.
+        level: the level that a driver needs for the case.
+        rule: label of the rule that a negative case breaks.
+        worst: the element that is furthest off (output, index, got, expected, allowed, ratio, ulp), or None.
+        error: largest observed error in units of the allowed one.
+        masked: share of elements that the specification leaves open.
+        detail: operands, shapes and parameters in words.
+        repeat: the line that repeats this case, ready for the shell.
+        saved: the case's file below the run's folder, or empty.
+        repeated: what came of running a failure again: `same`, `sequence`, `differs`, or empty.
+        waiver: the reason of the waiver that covers it, or empty.
+        log: end of the driver's log, after a death or silence.
+        sample: resources of the driver's process after the case (rss, descriptors, threads, cpu).
+    """
+
+    id: str
+    batch: str
+    number: int
+    operation: str
+    signature: str
+    kind: str
+    mode: str
+    verdict: str
+    cause: str = ""
+    stage: str = ""
+    message: str = ""
+    level: int = 1
+    rule: str = ""
+    worst: Mapping[str, Any] | None = None
+    error: float | None = None
+    ulp: float | None = None
+    masked: float = 0.0
+    detail: str = ""
+    repeat: str = ""
+    saved: str = ""
+    repeated: str = ""
+    waiver: str = ""
+    log: str = ""
+    seconds: float = 0.0
+    sample: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def bad(self) -> bool:
+        """Whether the case fails a run, waived or not."""
+        return self.verdict in {verdict.value for verdict in BAD}
+
+
+def record_of(case: TestCase, judgement: Judgement, **rest: Any) -> Record:
+    """The record of a judged case; `rest` fills in the fields that the judgement does not know."""
+    origin = case.origin
+    return Record(
+        id=case.id,
+        batch=origin.batch,
+        number=origin.number,
+        operation=origin.operation,
+        signature=origin.signature,
+        kind=origin.kind,
+        mode=origin.mode,
+        verdict=judgement.verdict.value,
+        cause=judgement.cause.value,
+        stage=judgement.stage,
+        message=judgement.message,
+        level=int(case.level),
+        rule=origin.rule,
+        worst=asdict(judgement.worst) if judgement.worst else None,
+        error=judgement.error,
+        ulp=judgement.ulp,
+        masked=judgement.masked,
+        detail=origin.detail,
+        **rest,
+    )
+
+
+class RecordFile:
+    """Appends lines; they reach the disk each second and at each failure."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._synced = time.monotonic()
+
+    def plan(self, selected: Mapping[str, int], header: Mapping[str, Any]) -> None:
+        """What will be run: number of cases by batch, and what is known of driver and options."""
+        total = sum(selected.values())
+        self._write({"record": "plan", "format": FORMAT, "selected": total, "batches": dict(selected), **header}, True)
+
+    def case(self, record: Record) -> None:
+        """Appends a case's record."""
+        self._write({"record": "case", **asdict(record)}, record.bad)
+
+    def end(self, counts: Mapping[str, int], seconds: float) -> None:
+        """Marks the run as complete."""
+        self._write({"record": "end", "counts": dict(counts), "seconds": seconds}, True)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _write(self, row: Mapping[str, Any], now: bool) -> None:
+        self._file.write(json.dumps(_plain(row), allow_nan=False) + "\n")
+        self._file.flush()  # a killed suite loses nothing that was written
+        if now or time.monotonic() - self._synced > SYNC_SECONDS:
+            os.fsync(self._file.fileno())
+            self._synced = time.monotonic()
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become words."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
+
+
+@dataclass
+class Run:
+    """A run as its folder tells it.
+
+    Attributes:
+        plan: the plan's line, or an empty one.
+        records: by id without digest, the last one of each.
+        ended: whether every file of the run has its end marker.
+        damaged: lines that could not be read (the one in flight when the suite was killed).
+    """
+
+    folder: Path
+    plan: dict[str, Any]
+    records: dict[str, Record]
+    ended: bool
+    damaged: int
+    environment: dict[str, Any]
+
+    @property
+    def selected(self) -> int:
+        """Number of cases that were to run."""
+        return int(self.plan.get("selected", 0))
+
+    def counts(self) -> dict[str, int]:
+        """Number of cases by verdict; what was selected and has no record is NOT_RUN. The sum is `selected`."""
+        counts = {verdict.value: 0 for verdict in Verdict}
+        for record in self.records.values():
+            counts[record.verdict] = counts.get(record.verdict, 0) + 1
+        missing = max(self.selected - len(self.records), 0)
+        counts[Verdict.NOT_RUN.value] += missing
+        return counts
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was selected has a record and the run came to its end."""
+        return self.ended and len(self.records) >= self.selected
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run's folder; lines that are cut off are counted and left out.
+
+    Raises:
+        UsageError: there is no such folder or no records in it, or the format is another.
+    """
+    files = sorted(folder.glob("records*.jsonl"))
+    if not files:
+        raise UsageError(f"{folder} holds no records*.jsonl; give the folder of a run, such as runs/<time>-<driver>")
+    plan: dict[str, Any] = {}
+    records: dict[str, Record] = {}
+    ended, damaged = True, 0
+    for file in files:
+        finished = False
+        for row in _rows(file):
+            kind = row.get("record") if row is not None else None
+            if kind == "plan" and row is not None:
+                plan = plan or _checked_plan(row, file)
+                finished = False
+            elif kind == "case" and row is not None and "id" in row:
+                record = _record(row)
+                records[f"{record.batch}-{record.number}"] = record
+            elif kind == "end":
+                finished = True
+            else:
+                damaged += 1
+        ended = ended and finished
+    return Run(folder, plan, records, ended, damaged, _environment(folder))
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            yield row if isinstance(row, dict) else None
+
+
+def _checked_plan(row: dict[str, Any], file: Path) -> dict[str, Any]:
+    if row.get("format") != FORMAT:
+        raise UsageError(
+            f"{file} has record format {row.get('format')}, {FORMAT} is understood: use the suite that wrote it"
+        )
+    return row
+
+
+def _record(row: Mapping[str, Any]) -> Record:
+    known = {f.name for f in fields(Record)}
+    record = Record(**{k: v for k, v in row.items() if k in known})
+    if record.verdict not in {v.value for v in Verdict} or record.cause not in {c.value for c in Cause}:
+        raise UsageError(
+            f"record {record.id} has verdict {record.verdict!r}, cause {record.cause!r}: not of this suite"
+        )
+    return record
+
+
+def _environment(folder: Path) -> dict[str, Any]:
+    path = folder / "environment.json"
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def tally(records: Iterable[Record]) -> dict[str, int]:
+    """Number of records by verdict."""
+    counts: dict[str, int] = {}
+    for record in records:
+        counts[record.verdict] = counts.get(record.verdict, 0) + 1
+    return counts

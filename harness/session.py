@@ -1,0 +1,231 @@
+"""A run of cases against one driver: run, judge, repeat, waive, record. Every suite's cases go through here."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.batch import Batch, NotApplicableError
+from harness.case import TestCase, save
+from harness.driver import Driver, DriverFacts, ask_facts
+from harness.guards import Arena
+from harness.judge import BAD, Cause, Judgement, Verdict, judge
+from harness.record import Record, RecordFile, record_of
+from harness.repeat import HISTORY, confirm
+from harness.run import run
+from harness.waivers import Waivers
+from nnhal.errors import DriverDied, DriverTimedOut, SuiteError, UncleanError
+from nnhal.types import ExecutionMode, FeatureLevel
+
+REPEATS_PER_KIND = 5  # failures of one operation and cause that are run again; more of the same say nothing new
+REPEATS = 60  # in a run
+SAVED_PER_KIND = 20
+LOG_BYTES = 4096
+LOG_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says that a session needs.
+
+    Attributes:
+        driver: as `--driver` says it, for the line that repeats a case.
+        level: highest level to test at; None for the driver's own.
+        arguments: other options that a repetition needs.
+        fail_poor: POOR fails the run.
+        driver_log: file or command that gives the driver's own log, beside what its process writes.
+    """
+
+    driver: str = "reference"
+    level: FeatureLevel | None = None
+    arguments: tuple[str, ...] = ()
+    fail_poor: bool = False
+    driver_log: str = ""
+
+
+@dataclass
+class Session:
+    """One driver's run. `check` takes a case from start to record."""
+
+    driver: Driver
+    folder: Path
+    records: RecordFile
+    waivers: Waivers
+    options: Options
+    done: frozenset[str] = frozenset()
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+    _arena: Arena = field(default_factory=Arena)
+    _history: deque[TestCase] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    _repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _facts: DriverFacts | None = None
+
+    @property
+    def facts(self) -> DriverFacts:
+        """What the driver says of itself."""
+        if self._facts is None:
+            self._facts = ask_facts(self.driver.device)
+        return self._facts
+
+    @property
+    def level(self) -> FeatureLevel:
+        """The level that cases are put at."""
+        own = self.facts.level
+        return own if self.options.level is None else min(own, self.options.level)
+
+    def check_batch(self, batch: Batch) -> list[Record]:
+        """Runs a batch's cases and returns the records that fail the run."""
+        failing = []
+        for number in batch.numbers:
+            if f"{batch.id}-{number}" in self.done:
+                continue
+            record = self.check_number(batch, number)
+            if record.bad or (record.verdict == Verdict.POOR.value and self.options.fail_poor):
+                failing += [] if record.waiver else [record]
+        return failing
+
+    def check_number(self, batch: Batch, number: int) -> Record:
+        """Makes and checks one case."""
+        origin = replace(batch.origin, number=number)
+        try:
+            case = batch.make(number)
+        except NotApplicableError as reason:
+            judgement = Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "make", str(reason))
+            return self._finish(TestCase(origin, (), ()), judgement)
+        except Exception as error:  # a defect of the suite; it must not end the run or be charged to the driver
+            text = f"the case could not be made: {type(error).__name__}: {error}"
+            return self._finish(TestCase(origin, (), ()), Judgement(Verdict.INTERNAL, Cause.SUITE, "make", text))
+        return self.check(case)
+
+    def check(self, case: TestCase) -> Record:
+        """Runs, judges, repeats where it failed, waives and records a case."""
+        started = time.perf_counter()
+        barred = self._barred(case)
+        if barred is not None:
+            return self._finish(case, barred)
+        judgement, log = self._attempt(case)
+        repeated, saved, kept = "", "", case
+        if judgement.verdict in BAD and judgement.verdict != Verdict.INTERNAL:
+            kind = (case.origin.operation, judgement.cause.value)
+            self._repeats[kind] += 1
+            if self._repeats[kind] <= REPEATS_PER_KIND and self._repeats.total() <= REPEATS:
+                found = confirm(case, judgement, list(self._history), self._fresh)
+                judgement, repeated, kept = found.judgement, found.how, found.case
+            if self._repeats[kind] <= SAVED_PER_KIND:
+                saved = self._save(kept)
+            self._history.clear()
+            log = "\n".join(text for text in (log, driver_log(self.options.driver_log)) if text)
+        self._history.append(case)
+        seconds = time.perf_counter() - started
+        return self._finish(case, judgement, repeated=repeated, saved=saved, log=log, seconds=seconds)
+
+    def close(self) -> None:
+        """Ends driver and records."""
+        self.driver.close()
+        self._arena.close()
+        self.records.close()
+
+    def _attempt(self, case: TestCase) -> tuple[Judgement, str]:
+        try:
+            outcome = run(case, self.driver.device, self._arena, in_process=self.driver.in_process)
+            return judge(case, outcome), outcome.log
+        except SuiteError as error:
+            return Judgement(Verdict.INTERNAL, Cause.SUITE, "run", str(error)), ""
+        except Exception as error:  # a defect of the suite; it must not end the run or be charged to the driver
+            text = f"{type(error).__name__} in the suite: {error}"
+            return Judgement(Verdict.INTERNAL, Cause.SUITE, "run", text), ""
+
+    def _fresh(self, cases: Sequence[TestCase]) -> Judgement:
+        self.driver.restart()
+        judgement = Judgement(Verdict.PASS)
+        for case in cases:
+            judgement, _ = self._attempt(case)
+        return judgement
+
+    def _barred(self, case: TestCase) -> Judgement | None:
+        """Why a case does not apply to this driver, or None."""
+        try:
+            facts, level = self.facts, self.level
+        except (DriverDied, DriverTimedOut, UncleanError) as error:
+            return Judgement(Verdict.CRASH, Cause.DIED, "start", f"the driver does not say what it is: {error}")
+        if case.level > level:
+            text = f"needs level {case.level.version}; the driver is tested at {level.version}"
+            return Judgement(Verdict.NOT_APPLICABLE, Cause.LEVEL, "select", text)
+        if case.until is not None and level >= case.until:
+            text = f"the rule is lifted at level {case.until.version}; the driver is tested at {level.version}"
+            return Judgement(Verdict.NOT_APPLICABLE, Cause.LEVEL, "select", text)
+        if case.negative and not facts.traits.validates:
+            text = "the driver is an adapter that does not validate models itself"
+            return Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "select", text)
+        modes = {step.mode for step in case.steps} - {ExecutionMode.SYNCHRONOUS, *facts.traits.execution_modes}
+        if modes:
+            text = f"the driver does not declare {', '.join(sorted(mode.name.lower() for mode in modes))} execution"
+            return Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "select", text)
+        return None
+
+    def _save(self, case: TestCase) -> str:
+        path = self.folder / "failures" / f"{case.id}.case"
+        save(case, path)
+        return str(path.relative_to(self.folder))
+
+    def _finish(self, case: TestCase, judgement: Judgement, **rest: Any) -> Record:
+        poor = judgement.verdict == Verdict.POOR
+        failed = judgement.verdict in BAD or poor
+        name = case.id if case.digest else f"{case.origin.batch}-{case.origin.number}"
+        waiver = self.waivers.cover(name, failed)
+        line = shlex.join(["pytest", f"--driver={self.options.driver}", *self.options.arguments, f"--case={name}"])
+        record = record_of(case, judgement, repeat=line, waiver=waiver if failed else "", **rest)
+        record = replace(record, id=name)
+        self.records.case(record)
+        self.counts[record.verdict] += 1
+        if not waiver and (judgement.verdict in BAD or (poor and self.options.fail_poor)):
+            self.failed += 1
+        return record
+
+
+def driver_log(source: str) -> str:
+    """The end of a log that is kept elsewhere: a file's, or what a command writes."""
+    if not source:
+        return ""
+    path = Path(source)
+    if path.is_file():
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return file.read().decode(errors="replace")
+    try:
+        done = subprocess.run(source, shell=True, capture_output=True, timeout=LOG_SECONDS, check=False)  # noqa: S602
+    except subprocess.TimeoutExpired:
+        return f"the log command {source!r} did not end within {LOG_SECONDS:g} s"
+    return (done.stdout + done.stderr)[-LOG_BYTES:].decode(errors="replace")
+
+
+def failure_text(record: Record, driver: str) -> str:
+    """A failing case in the form that a person reads: what was due, what came, where, how to repeat."""
+    lines = [f"{record.id} on {driver}: {record.verdict} ({record.cause}) at {record.stage}"]
+    lines += [f"  {line}" for line in record.message.splitlines()]
+    if record.detail:
+        lines.append(f"  operands: {record.detail}")
+    if record.repeated == "sequence":
+        lines.append("  fails only behind the cases before it; the whole sequence is saved")
+    if record.saved:
+        lines.append(f"  saved: {record.saved}")
+    lines.append(f"  repeat: {record.repeat}")
+    return "\n".join(lines)
+
+
+def facts_header(facts: DriverFacts) -> dict[str, Any]:
+    """What a plan's line says of the driver."""
+    traits = asdict(facts.traits)
+    traits["execution_modes"] = sorted(ExecutionMode(m).name.lower() for m in facts.traits.execution_modes)
+    return {
+        "driver_version": facts.version,
+        "driver_type": facts.type,
+        "feature_level": int(facts.level),
+        "traits": traits,
+    }

@@ -1,0 +1,91 @@
+"""Reads the inputs of a request and writes its outputs: what every driver in Python needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnhal.device import NO_TIMING, ExecutionResult, OutputShape, Timing
+from nnhal.errors import invalid
+from nnhal.memory import Memory
+from nnhal.model import Model, Operand, Request, RequestArgument, is_known, is_tensor
+from nnhal.types import Array, info
+
+
+def argument_bytes(request: Request, argument: RequestArgument) -> memoryview:
+    """The bytes that an input or output of a request refers to, in place.
+
+    Raises:
+        DriverError: INVALID_ARGUMENT when the location lies outside its pool or the pool is a driver-managed buffer.
+    """
+    place = argument.location
+    if not 0 <= place.pool_index < len(request.pools):
+        raise invalid(f"pool index {place.pool_index} of {len(request.pools)} pools")
+    pool = request.pools[place.pool_index]
+    if not isinstance(pool, Memory):
+        raise invalid("a driver-managed buffer is used where this driver needs plain memory")
+    if place.offset < 0 or place.length < 0 or place.offset + place.length > pool.size:
+        raise invalid(
+            f"location {place.offset}+{place.length} lies outside its pool of {pool.size} bytes"
+        )
+    return pool.view()[place.offset : place.offset + place.length]
+
+
+def argument_shape(operand: Operand, argument: RequestArgument) -> tuple[int, ...]:
+    """Dimensions of an input or output: the request's where given, else the model's; () for scalars."""
+    return (argument.dimensions or operand.dimensions) if is_tensor(operand.type) else ()
+
+
+def read_inputs(model: Model, request: Request) -> list[Array | None]:
+    """Inputs in the order of the model's list, as read-only arrays in the stored form; None where omitted.
+
+    Raises:
+        DriverError: INVALID_ARGUMENT when the bytes do not fit the dimensions.
+    """
+    values: list[Array | None] = []
+    for index, argument in zip(model.main.input_indexes, request.inputs, strict=True):
+        if argument.has_no_value:
+            values.append(None)
+            continue
+        operand = model.main.operands[index]
+        shape, dtype = argument_shape(operand, argument), info(operand.type).dtype
+        data = argument_bytes(request, argument)
+        if len(data) != math.prod(shape) * dtype.itemsize:
+            raise invalid(f"input of {len(data)} bytes for dimensions {shape} of {dtype}")
+        value = np.frombuffer(data, dtype).reshape(shape)
+        value.flags.writeable = False
+        values.append(value)
+    return values
+
+
+def write_outputs(
+    model: Model, request: Request, values: Sequence[Array], timing: Timing = NO_TIMING
+) -> ExecutionResult:
+    """Writes results into the request's memory and says their shapes.
+
+    When a buffer is too small nothing is written to any, and the result says which.
+    """
+    shapes: list[OutputShape] = []
+    places: list[tuple[memoryview, Array]] = []
+    for index, argument, value in zip(
+        model.main.output_indexes, request.outputs, values, strict=True
+    ):
+        operand = model.main.operands[index]
+        if argument.has_no_value:
+            shapes.append(OutputShape(tuple(value.shape)))
+            continue
+        data = argument_bytes(request, argument)
+        stored = np.ascontiguousarray(value, info(operand.type).dtype)
+        shape = argument_shape(operand, argument)
+        if is_known(shape) and is_tensor(operand.type) and shape != stored.shape:
+            raise invalid(f"output has dimensions {stored.shape}, {shape} were declared")
+        shapes.append(OutputShape(stored.shape, len(data) >= stored.nbytes))
+        places.append((data, stored))
+    if not all(shape.is_sufficient for shape in shapes):
+        return ExecutionResult(tuple(shapes), NO_TIMING, output_sufficient_size=False)
+    for data, stored in places:
+        if stored.nbytes:
+            data[: stored.nbytes] = stored.reshape(-1).view(np.uint8).data
+    return ExecutionResult(tuple(shapes), timing)

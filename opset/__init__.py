@@ -1,0 +1,19 @@
+"""The specification: one definition per operation, in one file per family."""
+
+from __future__ import annotations
+
+from opset import broadcast, elementwise, matmul, normalization, reshaping, slicing, casting
+from opset.definition import OperationDef, check_definition
+
+FAMILIES = (elementwise, broadcast, matmul, normalization, reshaping, slicing, casting)
+
+OPSET: dict[int, OperationDef] = {}
+for _family in FAMILIES:
+    for _value in vars(_family).values():
+        if isinstance(_value, OperationDef):
+            check_definition(_value)
+            if _value.code in OPSET and OPSET[_value.code] is not _value:
+                raise ValueError(f"{_value.name} is defined twice")
+            OPSET[_value.code] = _value
+
+__all__ = ["OPSET"]

@@ -1,0 +1,137 @@
+"""A call: an operation with its operands, types, shapes, quantisation and values. What rules and kernels look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnhal.model import ChannelQuant
+from nnhal.operations import Signature
+from nnhal.types import FL8, Array, FeatureLevel, OperandType
+
+if TYPE_CHECKING:
+    from opset.definition import OperationDef
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An operand as a call sees it.
+
+    Attributes:
+        shape: dimensions; () for scalars.
+        value: in the stored form; None while it is not known.
+        omitted: the operand has no value (lifetime NO_VALUE).
+        key: which operand of a scope it is; None for one that is in none.
+    """
+
+    type: OperandType
+    shape: tuple[int, ...] = ()
+    scale: float = 0.0
+    zero_point: int = 0
+    channel: ChannelQuant | None = None
+    value: Array | None = None
+    omitted: bool = False
+    key: int | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def item(self) -> int | float | bool:
+        """A scalar's value as a Python number.
+
+        Raises:
+            ValueError: the value is not known.
+        """
+        if self.value is None:
+            raise ValueError("the value is not known")
+        raw = self.value.reshape(-1)[0].item()
+        return bool(raw) if self.type == OperandType.BOOL else raw  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation applied to operands.
+
+    Attributes:
+        inputs: by name, in the order of the form; trailing operands that are left off are not there.
+        results: by name; empty until shapes and quantisation are settled.
+        level: the level that the call is meant for.
+    """
+
+    definition: OperationDef
+    signature: Signature
+    inputs: Mapping[str, Argument]
+    results: Mapping[str, Argument] = field(default_factory=dict)
+    level: FeatureLevel = FL8
+
+    def __getitem__(self, name: str) -> Argument:
+        """The input or result of that name; a trailing input that was left off has its default."""
+        found = self.inputs.get(name) or self.results.get(name)
+        if found is not None:
+            return found
+        operand = self.signature.form.operand(name)
+        if operand.default is None or operand.type is None:
+            raise KeyError(name)
+        return scalar(operand.type, operand.default)
+
+    def has(self, name: str) -> bool:
+        """Whether an input was given and not omitted."""
+        return name in self.inputs and not self.inputs[name].omitted
+
+    def all(self, name: str) -> list[Argument]:
+        """The operands of a variadic input or result, in order."""
+        both = {**self.inputs, **self.results}
+        return [a for n, a in both.items() if n.startswith(name) and n[len(name) :].isdigit()]
+
+    def integer(self, name: str) -> int:
+        """An integer scalar, or its default."""
+        return int(self[name].item())
+
+    def with_input(self, name: str, argument: Argument) -> Call:
+        """The same call with one input exchanged (or added at the end)."""
+        return replace(self, inputs={**self.inputs, name: argument})
+
+    def with_result(self, name: str, argument: Argument) -> Call:
+        """The same call with one result exchanged."""
+        return replace(self, results={**self.results, name: argument})
+
+    def with_operand(self, name: str, argument: Argument) -> Call:
+        """The same call with one input or result exchanged."""
+        return self.with_result(name, argument) if name in self.results else self.with_input(name, argument)
+
+
+SCALAR_DTYPES = {
+    OperandType.FLOAT32: np.float32,
+    OperandType.FLOAT16: np.float16,
+    OperandType.INT32: np.int32,
+    OperandType.UINT32: np.uint32,
+    OperandType.BOOL: np.uint8,
+}
+
+
+def scalar(operand_type: OperandType, value: float | bool) -> Argument:
+    """A scalar operand with a value."""
+    return Argument(operand_type, (), value=np.array(value, SCALAR_DTYPES[operand_type]))
+
+
+def int32_tensor(values: object) -> Argument:
+    """A TENSOR_INT32 of rank 1 (shapes, axes, permutations)."""
+    array = np.asarray(values, np.int32).reshape(-1)
+    return Argument(OperandType.TENSOR_INT32, array.shape, value=array)
+
+
+def with_value(call: Call, name: str, value: float | bool) -> Call:
+    """The call with another value of a scalar input: the commonest way to break a rule."""
+    return call.with_input(name, scalar(call[name].type, value))
+
+
+def with_shape(call: Call, name: str, shape: tuple[int, ...]) -> Call:
+    """The call with another shape of an input, its values repeated or cut to fit."""
+    old = call[name]
+    value = None if old.value is None else np.resize(old.value, shape).astype(old.value.dtype)
+    return call.with_operand(name, replace(old, shape=shape, value=value))

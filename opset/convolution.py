@@ -1,0 +1,477 @@
+"""Convolutions of images: CONV_2D DEPTHWISE_CONV_2D GROUPED_CONV_2D TRANSPOSE_CONV_2D.
+
+Sums of products run through BLAS on strided views, or over the taps of the filter; never over pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from nnhal.operations import Form, OperandDef
+from nnhal.types import FL1, FL3, Array, OperationType, PaddingScheme
+from opset.call import Call
+from opset.definition import (
+    ACTIVATION,
+    Bound,
+    Example,
+    OperationDef,
+    Shapes,
+    activation_rule,
+    int32,
+    int32_list,
+    magnitude,
+)
+from opset.drawing import Draft
+from opset.filters import (
+    BIAS,
+    BIAS_SCALE,
+    DEPTH,
+    GROUP_DEPTH,
+    GROUPS,
+    INPUT,
+    MULTIPLIER,
+    OUTPUT,
+    RANKS_AT_EXECUTION,
+    RANKS_AT_VALIDATION,
+    SCALE,
+    SINGLE,
+    bias_rule,
+    channel_rule,
+    draw_input,
+    draw_weights,
+    filter_operand,
+    filter_size,
+    type_rows,
+)
+from opset.spreads import CROP, OUTPUT_SHAPE, OUTPUT_SIZE, draw_spread, spaced, spreads_of
+from opset.values import Values
+from opset.windows import (
+    DILATIONS,
+    EXPLICIT_PADDING,
+    IMPLICIT_PADDING,
+    MANDATORY_LAYOUT,
+    OPTIONAL_LAYOUT,
+    STRIDES,
+    channels_last,
+    covered,
+    dilation_rule,
+    draw_windows,
+    explicit,
+    image_shape,
+    image_size,
+    implicit,
+    in_layout,
+    is_nchw,
+    padding_rule,
+    stride_rule,
+    sum_terms,
+    taps,
+    window_outputs,
+    windows_of,
+)
+
+LARGEST_DEPTH = 8  # drawn output channels
+SCALE_WORDS = (
+    "Before level 3 the output scale of QUANT8_ASYMM exceeds input scale * filter scale. Newer public validators read "
+    "the input's scale in place of the output's; draws keep the filter scale below 1, where that makes no difference."
+)
+SECOND_OPINION = "ONNX reference evaluator for floats; for quantised types loops over elements in Python integers"
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _products(v: Values, patches: Array, filters: Array, groups: int = 1) -> Array:
+    """Sums of products of what windows cover with filters [depth_out, height, width, depth_in / groups]."""
+    batch, rows, columns, height, width, depth = patches.shape
+    places, terms, outputs = batch * rows * columns, height * width * depth // groups, filters.shape[0]
+    if groups == 1:
+        sums = v.matmul(patches.reshape(places, terms), filters.reshape(outputs, terms).T)
+        return sums.reshape(batch, rows, columns, outputs)
+    split = patches.reshape(places, height * width, groups, depth // groups)
+    left = split.transpose(2, 0, 1, 3).reshape(groups, places, terms)
+    right = filters.reshape(groups, outputs // groups, terms).transpose(0, 2, 1)
+    sums = v.matmul(left, right).transpose(1, 0, 2)
+    return sums.reshape(batch, rows, columns, outputs)
+
+
+def _finished(v: Values, sums: Array) -> Mapping[str, Array]:
+    """Bias, scale, activation and layout, for sums [batch, rows, columns, depth_out] of what `factor` gives."""
+    if v.quantized("input"):
+        # The bias counts in the unit of the sums, so the accumulator is exact up to here.
+        dtype = v.arithmetic.dtype
+        scale = np.asarray(v.factor("input")[1]) * np.asarray(v.factor("filter")[1]).reshape(-1)
+        real = (sums + v.stored("bias")).astype(dtype) * scale.astype(dtype)
+    else:
+        real = sums + v["bias"]
+    return {"output": in_layout(v.activate(real), is_nchw(v.call))}
+
+
+def _image(v: Values) -> Array:
+    return channels_last(v.factor("input")[0], is_nchw(v.call))
+
+
+def _groups(call: Call) -> int:
+    return call.integer("num_groups") if call.has("num_groups") else 1
+
+
+def _convolve(v: Values) -> Mapping[str, Array]:
+    """CONV_2D and GROUPED_CONV_2D."""
+    patches = covered(_image(v), windows_of(v.call, filter_size(v.call)))
+    return _finished(v, _products(v, patches, v.factor("filter")[0], _groups(v.call)))
+
+
+def _convolve_depthwise(v: Values) -> Mapping[str, Array]:
+    image, filters = _image(v), v.factor("filter")[0]
+    multiplier = v.integer("multiplier")
+    if multiplier > 1:
+        image = image.repeat(multiplier, axis=3)
+    patches = covered(image, windows_of(v.call, filter_size(v.call)))
+    weights = filters.reshape(-1, filters.shape[3])
+    return _finished(v, sum_terms(v, (tap * w for tap, w in zip(taps(patches), weights, strict=True))))
+
+
+def _convolve_transposed(v: Values) -> Mapping[str, Array]:
+    """Each output gathers what the inputs scatter: the image with gaps, under the filter turned by half a turn."""
+    image, filters = _image(v), v.factor("filter")[0]
+    batch, height, width, depth = image.shape
+    rows, columns = spreads_of(v.call)
+    spread = np.zeros((batch, spaced(height, rows.stride), spaced(width, columns.stride), depth), image.dtype)
+    spread[:, :: rows.stride, :: columns.stride] = image
+    patches = covered(spread, (rows.gathering(), columns.gathering()))
+    kept = patches[:, rows.head :, columns.head :][:, : rows.outputs(height), : columns.outputs(width)]
+    return _finished(v, _products(v, kept, filters[:, ::-1, ::-1]))
+
+
+def _bound(terms_of: Callable[[Call], int], kernel: Callable[[Values], Mapping[str, Array]]) -> Callable[
+    [Values, Mapping[str, Array]], Bound
+]:  # fmt: skip
+    """The bound of a sum of products and a bias."""
+
+    def bound(v: Values, results: Mapping[str, Array]) -> Bound:
+        del results
+        return Bound(magnitude(kernel, v, "output"), terms_of(v.call) + 1)
+
+    return bound
+
+
+def _terms(call: Call) -> int:
+    """Products behind an output of CONV_2D and GROUPED_CONV_2D."""
+    return math.prod(call["filter"].shape[1:])
+
+
+def _terms_depthwise(call: Call) -> int:
+    return math.prod(call["filter"].shape[1:3])
+
+
+def _terms_transposed(call: Call) -> int:
+    (height, width), depth = filter_size(call), call["filter"].shape[3]
+    return -(-height // call.integer("stride_h")) * -(-width // call.integer("stride_w")) * depth
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _infer(output_channels: int) -> Callable[[Call], Shapes]:
+    """Shapes of a sliding window; the argument says which dimension of the filter counts the output channels."""
+
+    def infer(call: Call) -> Shapes:
+        nchw = is_nchw(call)
+        batch, height, width, _ = image_size(call["input"].shape, nchw)
+        rows, columns = window_outputs(windows_of(call, filter_size(call)), height, width)
+        return {"output": image_shape(batch, rows, columns, call["filter"].shape[output_channels], nchw)}
+
+    return infer
+
+
+def _infer_transposed(call: Call) -> Shapes:
+    nchw = is_nchw(call)
+    batch, height, width, _ = image_size(call["input"].shape, nchw)
+    rows, columns = spreads_of(call)
+    places = max(0, rows.outputs(height)), max(0, columns.outputs(width))
+    return {"output": image_shape(batch, *places, call["filter"].shape[0], nchw)}
+
+
+# --- draws ------------------------------------------------------------------------------------------------------------
+
+
+def _draw_convolution(draft: Draft) -> None:
+    _, height, width, depth = draw_input(draft)
+    rows, columns = draw_windows(draft, height, width)
+    shape = (draft.integer(1, LARGEST_DEPTH), rows.size, columns.size, depth)
+    draw_weights(draft, shape, 0, math.prod(shape[1:]))
+
+
+def _draw_depthwise(draft: Draft) -> None:
+    _, height, width, depth = draw_input(draft, (1, 2, 3, 4, 5, 7))
+    rows, columns = draw_windows(draft, height, width)
+    multiplier = draft.choose((1, 1, 2, 3))
+    draft.scalar("multiplier", multiplier)
+    shape = (1, rows.size, columns.size, depth * multiplier)
+    draw_weights(draft, shape, 3, rows.size * columns.size)
+
+
+def _draw_grouped(draft: Draft) -> None:
+    _, height, width, depth = draw_input(draft, (1, 2, 3, 4, 4, 6, 6, 9))
+    rows, columns = draw_windows(draft, height, width)
+    groups = draft.choose([g for g in range(1, depth + 1) if depth % g == 0])
+    draft.scalar("num_groups", groups)
+    shape = (groups * draft.integer(1, 3), rows.size, columns.size, depth // groups)
+    draw_weights(draft, shape, 0, math.prod(shape[1:]))
+
+
+def _draw_transposed(draft: Draft) -> None:
+    batch, height, width, depth = draw_input(draft)
+    scheme = draft.choose((PaddingScheme.SAME, PaddingScheme.VALID))
+    exactly = draft.has("output_shape") or draft.chance(50)
+    rows, columns = (draw_spread(draft, length, scheme, exactly) for length in (height, width))
+    for name, value in (
+        ("padding_scheme", scheme),
+        ("pad_left", columns.head),
+        ("pad_right", columns.tail),
+        ("pad_top", rows.head),
+        ("pad_bottom", rows.tail),
+        ("stride_w", columns.stride),
+        ("stride_h", rows.stride),
+    ):
+        draft.scalar(name, value)
+    shape = (draft.integer(1, LARGEST_DEPTH), rows.size, columns.size, depth)
+    if draft.has("output_shape"):
+        places = rows.outputs(height), columns.outputs(width)
+        draft.ints("output_shape", image_shape(batch, *places, shape[0], bool(draft["nchw"].item())))
+    draw_weights(draft, shape, 0, math.prod(shape[1:]))
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+def _forms(weights: OperandDef, middle: tuple[OperandDef, ...] = ()) -> tuple[Form, Form]:
+    """Explicit and implicit padding, of CONV_2D and DEPTHWISE_CONV_2D: layout, then dilations may be left off."""
+
+    def made(name: str, paddings: tuple[OperandDef, ...]) -> Form:
+        operands = (INPUT, weights, BIAS, *paddings, *STRIDES, *middle, ACTIVATION, OPTIONAL_LAYOUT, *DILATIONS)
+        number = len(operands)
+        return Form(name, operands, ((number - 3, FL1), (number - 2, FL3), (number, FL3)))
+
+    return made("explicit", EXPLICIT_PADDING), made("implicit", IMPLICIT_PADDING)
+
+
+def _mandatory_forms(weights: OperandDef, middle: tuple[OperandDef, ...] = (),
+                     before_scheme: tuple[OperandDef, ...] = ()) -> tuple[Form, Form]:  # fmt: skip
+    """Explicit and implicit padding where every operand must be there."""
+    tail = (*STRIDES, *middle, ACTIVATION, MANDATORY_LAYOUT)
+    explicit = (INPUT, weights, BIAS, *EXPLICIT_PADDING, *tail)
+    implicit = (INPUT, weights, BIAS, *before_scheme, *IMPLICIT_PADDING, *tail)
+    return (
+        Form("explicit", explicit, ((len(explicit), FL3),)),
+        Form("implicit", implicit, ((len(implicit), FL3),)),
+    )
+
+
+CONV_2D = OperationDef(
+    code=OperationType.CONV_2D,
+    doc="output[b, i, j, c] = act(bias[c] + sum over di, dj, k of input[b, i * stride_h - pad_top + di * dilation_h, "
+    "j * stride_w - pad_left + dj * dilation_w, k] * filter[c, di, dj, k]); taps outside the image count as the real "
+    "value 0. " + SCALE_WORDS,
+    forms=_forms(filter_operand("[depth_out, height, width, depth_in]")),
+    results=(OUTPUT,),
+    rows=type_rows(FL1),
+    rules=(
+        *RANKS_AT_VALIDATION,
+        SCALE,
+        stride_rule(),
+        dilation_rule(),
+        DEPTH,
+        bias_rule(0),
+        channel_rule(0),
+        BIAS_SCALE,
+        padding_rule(filter_size),
+        activation_rule(),
+    ),
+    infer=_infer(0),
+    kernel=_convolve,
+    bound=_bound(_terms, _convolve),
+    draw=_draw_convolution,
+    examples=(
+        # Surplus of SAME at the end: the 2 x 2 window hangs over the right and the bottom edge only.
+        Example(
+            "float32/implicit/in7",
+            {
+                "input": [[[[1.0], [2.0]], [[3.0], [4.0]]]],
+                "filter": [[[[1.0], [10.0]], [[100.0], [1000.0]]]],
+                "bias": [0.5],
+                **implicit(1),
+                "activation": 0,
+            },
+            {"output": [[[[4321.5], [402.5]], [[43.5], [4.5]]]]},
+        ),
+        # Two channels, the tap to the left doubled in gap: 1 * 2 + bias of 3 steps of 0.125; the pad is zero point 10.
+        Example(
+            "quant8_asymm_per_channel/explicit/in13",
+            {
+                "input": [[[[12], [14], [18]]]],
+                "filter": [[[[2], [1]]], [[[-4], [4]]]],
+                "bias": [3, -8],
+                **explicit(1, 0),
+                "activation": 1,
+                "nchw": False,
+                "dilation_w": 2,
+                "dilation_h": 1,
+            },
+            {"output": [[[[32, 28], [36, 52]]]]},
+            {"input": (0.5, 10), "filter": ((0.25, 0.5), 0), "output": (0.0625, 18)},
+        ),
+    ),
+    second_opinion=SECOND_OPINION,
+)
+
+DEPTHWISE_CONV_2D = OperationDef(
+    code=OperationType.DEPTHWISE_CONV_2D,
+    doc="As CONV_2D, each input channel on its own: output channel ic * multiplier + m is the sum over di, dj of input "
+    "channel ic times filter[0, di, dj, ic * multiplier + m]. Ranks are looked at only at execution. " + SCALE_WORDS,
+    forms=_forms(
+        filter_operand("[1, height, width, depth_out]"), (int32("multiplier", "Output channels per input channel."),)
+    ),
+    results=(OUTPUT,),
+    rows=type_rows(FL1),
+    rules=(
+        SCALE,
+        *RANKS_AT_EXECUTION,
+        stride_rule(),
+        dilation_rule(),
+        SINGLE,
+        MULTIPLIER,
+        bias_rule(3),
+        channel_rule(3),
+        BIAS_SCALE,
+        padding_rule(filter_size),
+        activation_rule(),
+    ),
+    infer=_infer(3),
+    kernel=_convolve_depthwise,
+    bound=_bound(_terms_depthwise, _convolve_depthwise),
+    draw=_draw_depthwise,
+    examples=(
+        # One row, two channels, two filters each: 1*1 + 3*2, 1*0 + 3*-1, 2*10 + 4*1, 2*1 + 4*1, then RELU.
+        Example(
+            "float32/implicit/in8",
+            {
+                "input": [[[[1.0, 2.0], [3.0, 4.0]]]],
+                "filter": [[[[1.0, 0.0, 10.0, 1.0], [2.0, -1.0, 1.0, 1.0]]]],
+                "bias": [0.0, 1.0, 0.25, -10.0],
+                **implicit(2),
+                "multiplier": 2,
+                "activation": 1,
+            },
+            {"output": [[[[7.0, 0.0, 24.25, 0.0]]]]},
+        ),
+    ),
+    second_opinion=SECOND_OPINION,
+)
+
+GROUPED_CONV_2D = OperationDef(
+    code=OperationType.GROUPED_CONV_2D,
+    doc="As CONV_2D without dilation, in groups: output channel g * (depth_out / num_groups) + q reads the input "
+    "channels of group g alone. The layout is always given.",
+    forms=_mandatory_forms(
+        filter_operand("[depth_out, height, width, depth_in / num_groups]"),
+        (int32("num_groups", "Groups of input and of output channels."),),
+    ),
+    results=(OUTPUT,),
+    rows=type_rows(FL3),
+    rules=(
+        *RANKS_AT_EXECUTION,
+        stride_rule(),
+        GROUPS,
+        GROUP_DEPTH,
+        bias_rule(0),
+        channel_rule(0),
+        BIAS_SCALE,
+        padding_rule(filter_size),
+        activation_rule(),
+    ),
+    infer=_infer(0),
+    kernel=_convolve,
+    bound=_bound(_terms, _convolve),
+    draw=_draw_grouped,
+    examples=(
+        # Channels first. Group 0: 1*1 + 2*1 and 1*2 + 2*3; group 1: 3*1 + 4*-1 and 3*0 + 4*1, each with its bias.
+        Example(
+            "float32/explicit",
+            {
+                "input": [[[[1.0]], [[2.0]], [[3.0]], [[4.0]]]],
+                "filter": [[[[1.0, 1.0]]], [[[2.0, 3.0]]], [[[1.0, -1.0]]], [[[0.0, 1.0]]]],
+                "bias": [0.5, 0.0, 0.0, 4.0],
+                **explicit(0, 0),
+                "num_groups": 2,
+                "activation": 3,
+                "nchw": True,
+            },
+            {"output": [[[[3.5]], [[6.0]], [[0.0]], [[6.0]]]]},
+        ),
+    ),
+    second_opinion=SECOND_OPINION,
+)
+
+TRANSPOSE_CONV_2D = OperationDef(
+    code=OperationType.TRANSPOSE_CONV_2D,
+    doc="Each input value adds its filter image to the output at (h * stride_h - pad_top, w * stride_w - pad_left); "
+    "bias and activation come last. Right and bottom padding may be negative, which public code allows to reach every size "
+    "with strides above 1. With implicit padding, public code reads height and width of output_shape only to derive "
+    "SAME paddings, and takes the output's size from the input: draws keep the operand consistent with both.",
+    forms=_mandatory_forms(
+        filter_operand("[depth_out, height, width, depth_in]"),
+        before_scheme=(int32_list("output_shape", "Wanted shape of the output, in the layout used."),),
+    ),
+    results=(OUTPUT,),
+    rows=type_rows(FL3),
+    rules=(
+        *RANKS_AT_EXECUTION,
+        stride_rule(),
+        DEPTH,
+        bias_rule(0),
+        channel_rule(0),
+        BIAS_SCALE,
+        OUTPUT_SHAPE,
+        CROP,
+        OUTPUT_SIZE,
+        activation_rule(),
+    ),
+    infer=_infer_transposed,
+    kernel=_convolve_transposed,
+    bound=_bound(_terms_transposed, _convolve_transposed),
+    draw=_draw_transposed,
+    examples=(
+        # Stride 2, filter 3: the two images meet in the third column; the first column is cropped, one is added.
+        Example(
+            "float32/explicit",
+            {
+                "input": [[[[1.0], [10.0]]]],
+                "filter": [[[[1.0], [2.0], [3.0]]]],
+                "bias": [0.5],
+                **explicit(1, -1, stride_w=2),
+                "activation": 0,
+                "nchw": False,
+            },
+            {"output": [[[[2.5], [13.5], [20.5], [30.5], [0.5]]]]},
+        ),
+        # SAME to a width of 4 with stride 2 and filter 3: one column too many, and it is cropped at the end.
+        Example(
+            "float32/implicit",
+            {
+                "input": [[[[1.0], [10.0]]]],
+                "filter": [[[[1.0], [2.0], [3.0]]]],
+                "bias": [0.0],
+                "output_shape": [1, 1, 4, 1],
+                **implicit(1, stride_w=2),
+                "activation": 0,
+                "nchw": False,
+            },
+            {"output": [[[[1.0], [2.0], [13.0], [20.0]]]]},
+        ),
+    ),
+    second_opinion=SECOND_OPINION,
+)

@@ -1,0 +1,260 @@
+"""Draws valid calls: a scope of operands that exist, and a draft in which a definition puts a call together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+
+from nnhal.model import ChannelQuant
+from nnhal.operations import Signature
+from nnhal.types import FL8, Array, FeatureLevel, OperandType, info
+from opset.call import Argument, int32_tensor, scalar
+from opset.quantization import FLOATS, QUANTIZED, float32, limits
+from opset.source import Source, choice
+
+T = TypeVar("T")
+
+SMALL = 6  # a drawn dimension's largest size, unless the definition asks for another
+LARGEST_TENSOR = 4096  # elements; keeps a case cheap
+
+
+class UnsatisfiableError(Exception):
+    """A draw ran dry: nothing fits. Try the next one."""
+
+
+@dataclass
+class Scope:
+    """The operands of a graph under way. Empty for a single operation.
+
+    Attributes:
+        reuse: how often, in percent, an operand that fits is taken instead of a new one.
+        level: the level that calls are drawn for.
+    """
+
+    source: Source
+    level: FeatureLevel = FL8
+    reuse: int = 0
+    operands: list[Argument] = field(default_factory=list)
+
+    def add(self, argument: Argument) -> Argument:
+        """Takes an operand in; it can be handed out from now on."""
+        known = replace(argument, key=len(self.operands))
+        self.operands.append(known)
+        return known
+
+    def find(self, fits: Callable[[Argument], bool]) -> Argument | None:
+        """An operand that fits, or None when there is none or the choice falls on a new one."""
+        if not self.operands or self.source.integer(0, 99) >= self.reuse:
+            return None
+        found = [argument for argument in self.operands if fits(argument)]
+        return choice(self.source, found) if found else None
+
+
+@dataclass
+class Draft:
+    """A call being drawn: a definition's `draw` fills in inputs by name, in any order.
+
+    Names that the form or the number of inputs does not have are dropped, so that one `draw` serves every form.
+
+    Attributes:
+        wanted: scale and zero point by result, for a free result that should not be fitted.
+    """
+
+    scope: Scope
+    signature: Signature
+    count: int
+    inputs: dict[str, Argument] = field(default_factory=dict)
+    wanted: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Source:
+        """Where choices come from."""
+        return self.scope.source
+
+    @property
+    def form(self) -> str:
+        """Name of the form that is drawn."""
+        return self.signature.form.name
+
+    def __getitem__(self, name: str) -> Argument:
+        return self.inputs[name]
+
+    def has(self, name: str) -> bool:
+        """Whether the call will have an input of that name."""
+        return name in self.signature.form.names(self.count)
+
+    def type(self, name: str) -> OperandType:
+        """The type of an input or result in this signature."""
+        operand_type = self.signature.row.types.get(name)
+        if operand_type is not None:
+            return operand_type
+        fixed = self.signature.form.operand(name)
+        return fixed.type if fixed.type is not None else self.signature.row.types[fixed.name]
+
+    # --- choices ---
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer, both ends included."""
+        return self.source.integer(low, high)
+
+    def choose(self, options: Sequence[T]) -> T:
+        """One of the options."""
+        return choice(self.source, options)
+
+    def chance(self, percent: int) -> bool:
+        """True that often."""
+        return self.source.integer(0, 99) < percent
+
+    def real(self, low: float, high: float) -> float:
+        """A real number with an awkward fraction, as float32."""
+        return float32(low + (high - low) * self.source.integer(0, 1_000_003) / 1_000_003)
+
+    def shape(self, ranks: tuple[int, int], largest: int = SMALL) -> tuple[int, ...]:
+        """Dimensions of a rank in the range, at least 1 each, not too many elements in all."""
+        rank = self.integer(*ranks)
+        sizes, left = [], LARGEST_TENSOR
+        for _ in range(rank):
+            size = self.integer(1, min(largest, max(left, 1)))
+            left //= size
+            sizes.append(size)
+        return tuple(sizes)
+
+    # --- operands ---
+
+    def tensor(self, name: str, shape: tuple[int, ...] | None = None, *, ranks: tuple[int, int] = (1, 4),
+               low: float = -2.0, high: float = 2.0, largest: int = SMALL, scale: float | None = None,
+               zero_point: int | None = None, channel_dim: int | None = None,
+               fits: Callable[[Argument], bool] | None = None,
+               adjust: Callable[[Array], Array] | None = None) -> Argument:  # fmt: skip
+        """Draws a tensor input, or takes one of the scope that fits.
+
+        Args:
+            name: which input; the type comes from the signature.
+            shape: exact dimensions; drawn within `ranks` and up to `largest` a dimension when None.
+            ranks: see shape.
+            low: lower end of the real values (stored values for plain integers).
+            high: upper end.
+            largest: see shape.
+            scale: fixed scale; drawn to cover the range when None.
+            zero_point: fixed zero point; drawn when None.
+            channel_dim: dimension of the scales, for per-channel types.
+            fits: a further demand on an operand of the scope.
+            adjust: changes the stored values of a new operand: to plant ties, zeros, ends of the range.
+        """
+        kind = self.type(name)
+
+        def suits(a: Argument) -> bool:
+            return (
+                a.type == kind
+                and (a.shape == shape if shape is not None else ranks[0] <= a.rank <= ranks[1])
+                and (scale is None or a.scale == scale)
+                and (zero_point is None or a.zero_point == zero_point)
+                and channel_dim is None
+                and within(a, low, high)
+                and (fits is None or fits(a))
+            )
+
+        argument = self.scope.find(suits)
+        if argument is None:
+            dimensions = self.shape(ranks, largest) if shape is None else shape
+            argument = self._fresh(kind, dimensions, (low, high), scale, zero_point, channel_dim)
+            if adjust is not None and argument.value is not None:
+                argument = replace(argument, value=adjust(argument.value).astype(argument.value.dtype))
+            argument = self.scope.add(argument)
+        return self.put(name, argument)
+
+    def put(self, name: str, argument: Argument) -> Argument:
+        """Makes an argument the input of that name."""
+        self.inputs[name] = argument
+        return argument
+
+    def scalar(self, name: str, value: float | bool) -> Argument:
+        """Makes a constant scalar the input of that name; a name that is not in the form is ignored."""
+        if not self.has(name):
+            return scalar(OperandType.INT32, 0)
+        return self.put(name, scalar(self.type(name), value))
+
+    def ints(self, name: str, values: object) -> Argument:
+        """Makes a constant TENSOR_INT32 of rank 1 the input of that name."""
+        return self.put(name, int32_tensor(values))
+
+    def omit(self, name: str) -> None:
+        """Leaves an omittable input without a value."""
+        self.put(name, Argument(self.type(name), (0,), omitted=True))
+
+    def activation(self, name: str = "activation") -> int:
+        """Draws the fused activation (NONE for plain integers) and returns it."""
+        plain = self.signature.row.types.get("output") == OperandType.TENSOR_INT32
+        code = 0 if plain else self.choose((0, 1, 2, 3))
+        self.scalar(name, code)
+        return code
+
+    def _fresh(self, kind: OperandType, shape: tuple[int, ...], span: tuple[float, float],
+               scale: float | None, zero_point: int | None, channel_dim: int | None) -> Argument:  # fmt: skip
+        rng = self.source.generator()
+        if kind == OperandType.TENSOR_BOOL8:
+            return Argument(kind, shape, value=rng.integers(0, 2, shape).astype(np.uint8))
+        if kind in FLOATS:
+            return Argument(kind, shape, value=float_values(rng, shape, span, kind))
+        if kind == OperandType.TENSOR_INT32:
+            return Argument(kind, shape, scale or 0.0, 0, value=integer_values(rng, shape, span))
+        low, high = limits(kind)
+        if kind == OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL:
+            axis = 0 if channel_dim is None else channel_dim
+            reach = max(abs(span[0]), abs(span[1]))
+            scales = tuple(float32(s) for s in reach / 127 * rng.uniform(0.3, 1.0, shape[axis]))
+            value = rng.integers(low, high + 1, shape).astype(np.int8)
+            return Argument(kind, shape, channel=ChannelQuant(axis, scales), value=value)
+        if info(kind).zero_points is None:  # symmetric
+            scale = float32(max(abs(span[0]), abs(span[1])) / high) if scale is None else scale
+            zero_point = 0
+        elif scale is None or zero_point is None:
+            scale, zero_point = self._parameters(kind, span)
+        value = rng.integers(low, high + 1, shape).astype(info(kind).dtype)
+        return Argument(kind, shape, scale, zero_point, value=value)
+
+    def _parameters(self, kind: OperandType, span: tuple[float, float]) -> tuple[float, int]:
+        """Scale and zero point whose range is about the span; awkward numbers, at times an end on zero exactly."""
+        low, high = limits(kind)
+        bottom, top = min(span[0], 0.0), max(span[1], 0.0)
+        bottom *= self.real(0.55, 1.0)
+        top *= self.real(0.55, 1.0)
+        scale = float32(max(top - bottom, 1e-4) / (high - low))
+        zero = int(np.clip(round(low - bottom / scale), low, high))
+        return scale, zero
+
+
+def within(argument: Argument, low: float, high: float) -> bool:
+    """Whether the values of an operand, known by now, lie in a real range."""
+    if argument.value is None or argument.value.size == 0:
+        return False
+    if argument.type in QUANTIZED and argument.channel is None:
+        ends = np.array([argument.value.min(), argument.value.max()], np.float64)
+        ends = (ends - argument.zero_point) * argument.scale
+    else:
+        ends = np.array([argument.value.min(), argument.value.max()], np.float64)
+    return bool(low <= ends[0] and ends[1] <= high)
+
+
+def float_values(
+    rng: np.random.Generator, shape: tuple[int, ...], span: tuple[float, float], kind: OperandType
+) -> Array:
+    """Uniform values with, now and then, the ends of the range and round numbers among them."""
+    low, high = span
+    value = rng.random(shape) * (high - low) + low
+    if value.size >= 4 and rng.random() < 0.3:
+        special = [x for x in (0.0, 1.0, -1.0, 0.5, low, high, 6.0) if low <= x <= high]
+        places = rng.integers(0, value.size, 1 + value.size // 8)
+        value.reshape(-1)[places] = rng.choice(special, len(places))
+    stored = value.astype(info(kind).dtype)
+    # Rounding to the stored type must not leave the range: a domain's edge may be forbidden (LOG of 0).
+    return np.clip(stored, np.asarray(low, stored.dtype), np.asarray(high, stored.dtype))
+
+
+def integer_values(rng: np.random.Generator, shape: tuple[int, ...], span: tuple[float, float]) -> Array:
+    """Uniform int32 values; the default span of reals becomes -100 to 100."""
+    low, high = (-100, 100) if span == (-2.0, 2.0) else (int(span[0]), int(span[1]))
+    return rng.integers(low, high + 1, shape).astype(np.int32)

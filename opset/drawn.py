@@ -1,0 +1,77 @@
+"""Draws whole calls: a definition's `draw`, then results with shapes, fixed or fitted quantisation, and values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from nnhal.operations import Signature
+from nnhal.types import Array, OperandType
+from opset.call import Argument, Call
+from opset.definition import OperationDef
+from opset.drawing import Draft, Scope
+from opset.evaluate import run_call
+from opset.quantization import QUANTIZED, float32, limits
+from opset.validation import scale_floor
+from opset.values import Values
+
+
+def draw_call(definition: OperationDef, signature: Signature, scope: Scope) -> Call:
+    """A valid call of a signature, with values throughout; its new operands join the scope.
+
+    Raises:
+        UnsatisfiableError: the scope has nothing that fits and nothing new may be made.
+    """
+    draft = Draft(scope, signature, signature.count or len(signature.form.operands))
+    definition.draw(draft)
+    names = signature.form.names(draft.count)
+    call = Call(definition, signature, {name: draft.inputs[name] for name in names}, level=scope.level)
+    return complete(draft, call)
+
+
+def complete(draft: Draft, drawn: Call) -> Call:
+    """Gives a drawn call its results: shapes, fixed or fitted quantisation, and values.
+
+    A free output scale is fitted to the result before activation, so that an activation that is left out shows.
+    """
+    definition, row = drawn.definition, drawn.signature.row
+    shapes = definition.infer(drawn)
+    fixed = {**draft.wanted, **definition.quantization(drawn)}
+    results: dict[str, Argument] = {}
+    for name, shape in shapes.items():
+        base = name if name in row.types else name.rstrip("0123456789")
+        operand = next(r for r in definition.results if r.name == base)
+        kind = operand.type if operand.type is not None else row.types[base]
+        scale, zero = fixed.get(name, fixed.get(base, (0.0, 0)))
+        results[name] = Argument(kind, tuple(shape), float32(scale), zero)
+    call = replace(drawn, results=results)
+    free = [n for n, a in results.items() if a.type in QUANTIZED and a.scale == 0]
+    if free:
+        with np.errstate(all="ignore"):
+            linear = definition.kernel(Values(call, linear=True))
+        floor = scale_floor(call)
+        for name in free:
+            scale, zero = _fit(draft, results[name].type, linear[name], floor)
+            call = call.with_result(name, replace(results[name], scale=scale, zero_point=zero))
+    computed = run_call(call)
+    for name, result in computed.items():
+        known = replace(call.results[name], value=result.stored)
+        call = call.with_result(name, draft.scope.add(known))
+    return call
+
+
+def _fit(draft: Draft, kind: OperandType, linear: Array, floor: float) -> tuple[float, int]:
+    """Scale and zero point for a result: about its range, at times a little less so that both ends saturate."""
+    low, high = limits(kind)
+    finite = linear[np.isfinite(linear)]
+    bottom = float(finite.min(initial=0.0))
+    top = float(finite.max(initial=0.0))
+    span = max(top - bottom, 1e-3)
+    cover = draft.choose((0.8, 0.97, 1.1, 1.6)) * draft.real(0.93, 1.07)
+    scale = float32(span * cover / (high - low))
+    if scale <= floor:
+        scale = float32(floor * draft.real(1.05, 1.9))
+    middle = (top + bottom) / 2
+    zero = round((low + high) / 2 - middle / scale)
+    return scale, int(np.clip(zero, low, high))

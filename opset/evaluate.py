@@ -1,0 +1,131 @@
+"""Computes: one call, or a whole model, in float64 and exact integers, and the error that is allowed per element.
+
+One rounding and saturation at the end of each operation. What the reference driver answers and what cases expect both
+come from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nnhal.types import Array, OperandType, info
+from opset.call import Argument, Call
+from opset.definition import Bound
+from opset.quantization import (
+    FLOATS,
+    MANTISSA_BITS,
+    QUANTIZED,
+    limits,
+    quantize,
+    round_half_away,
+    wrap_int32,
+)
+from opset.values import BASELINE, Arithmetic, Values
+
+ATOL = {10: 5 * 2.0**-10, 23: 1e-5}  # NNAPI's absolute tolerance by mantissa bits
+RTOL = {10: 5 * 2.0**-10, 23: 5 * 2.0**-23}
+RELAXED_BITS = 10
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of a call.
+
+    Attributes:
+        stored: rounded and saturated, in the operand's type: what a driver should return.
+        exact: before rounding: real numbers for floats, saturated steps (not rounded) for quantised types.
+    """
+
+    stored: Array
+    exact: Array
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How far a driver may be off, per element, in the units in which outputs are stored.
+
+    Attributes:
+        required: largest legal difference; infinite where the specification leaves an element open.
+        unit: size of one rounding unit, for the quality limits; None where quality is a mean of steps, or exact.
+        terms: number of roundings behind an element (see `Bound`).
+    """
+
+    required: Array
+    unit: Array | None
+    terms: float
+
+
+def run_call(call: Call, arithmetic: Arithmetic = BASELINE) -> dict[str, Result]:
+    """Runs one call whose results have types, shapes and quantisation.
+
+    Raises:
+        ValueError: an operand has no value.
+    """
+    with np.errstate(all="ignore"):
+        computed = call.definition.kernel(Values(call, arithmetic))
+        return {name: store(computed[name], argument) for name, argument in call.results.items()}
+
+
+def store(computed: Array, argument: Argument) -> Result:
+    """Rounds and saturates what a kernel gave into an operand's type, once."""
+    kind = argument.type
+    if kind in FLOATS:
+        real = np.asarray(computed, np.float64)
+        return Result(computed.astype(info(kind).dtype), real)
+    if kind in QUANTIZED and computed.dtype.kind == "f":
+        low, high = limits(kind)
+        steps = np.asarray(computed, np.float64) / argument.scale + argument.zero_point
+        steps = np.clip(np.where(np.isnan(steps), high, steps), low, high)
+        return Result(quantize(computed, kind, argument.scale, argument.zero_point), steps)
+    if kind == OperandType.TENSOR_INT32:
+        stored = wrap_int32(computed)
+    else:
+        stored = computed.astype(info(kind).dtype)  # booleans, and stored values moved as they are
+    return Result(stored, stored.astype(np.float64))
+
+
+def allowance(call: Call, results: Mapping[str, Result], relaxed: bool = False) -> dict[str, Allowance]:
+    """The error allowed in each result of a call whose inputs have values."""
+    with np.errstate(all="ignore"):
+        values = Values(call)
+        exact = {name: result.exact for name, result in results.items()}
+        opened = call.definition.left_open(values, exact) if call.definition.left_open else {}
+        allowed = {}
+        for name, argument in call.results.items():
+            allowed[name] = _allow(call, values, name, argument, exact, relaxed)
+            if name in opened:
+                required = np.where(opened[name], np.inf, allowed[name].required)
+                allowed[name] = replace(allowed[name], required=required)
+        return allowed
+
+
+def _allow(
+    call: Call,
+    values: Values,
+    name: str,
+    argument: Argument,
+    exact: Mapping[str, Array],
+    relaxed: bool,
+) -> Allowance:
+    shape = exact[name].shape
+    if argument.type in QUANTIZED:
+        return Allowance(np.full(shape, float(call.definition.steps)), None, 1.0)
+    if argument.type not in FLOATS:
+        return Allowance(np.zeros(shape), None, 0.0)
+    bits = MANTISSA_BITS[argument.type]
+    bits = RELAXED_BITS if relaxed else bits
+    bound: Bound = call.definition.bound(values, {name: exact[name]})
+    unit = np.broadcast_to(np.asarray(bound.magnitude, np.float64) * 2.0 ** -(1 + bits), shape)
+    rule = ATOL[bits] + RTOL[bits] * np.abs(exact[name])
+    required = np.maximum(rule, 2 * bound.terms * unit)
+    # What is not finite is compared as it is: infinity for infinity, NaN left open (DESIGN: NaN order is open).
+    required = np.where(np.isnan(exact[name]), np.inf, required)
+    return Allowance(required, unit if bound.terms else None, bound.terms)
+
+
+def rounded(exact: Array) -> Array:
+    """Steps rounded as NNAPI stores them, for judging."""
+    return round_half_away(exact)

@@ -1,0 +1,164 @@
+"""Between calls and models: a call becomes a model of one operation, and each operation of a model becomes a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nnhal.model import DataLocation, Model, Operand, Operation, Subgraph, constant_value, count_consumers, is_tensor
+from nnhal.types import Array, OperandLifeTime, OperandType
+from opset import OPSET
+from opset.call import Argument, Call
+from opset.evaluate import Result, run_call
+from opset.values import BASELINE, Arithmetic
+
+CONSTANT_ALIGNMENT = 4  # bytes; where a constant starts in the model's values
+
+
+@dataclass
+class GraphBuilder:
+    """Puts a subgraph together operand by operand; constants gather in `values`."""
+
+    operands: list[Operand] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    values: bytearray = field(default_factory=bytearray)
+
+    def operand(self, argument: Argument, lifetime: OperandLifeTime) -> int:
+        """Adds an operand with the type, shape and quantisation of an argument, and its value if it is a constant."""
+        location = DataLocation()
+        if lifetime == OperandLifeTime.CONSTANT_COPY:
+            if argument.value is None:
+                raise ValueError("a constant needs a value")
+            self.values += bytes(-len(self.values) % CONSTANT_ALIGNMENT)
+            data = np.ascontiguousarray(argument.value).tobytes()
+            location = DataLocation(0, len(self.values), len(data))
+            self.values += data
+        self.operands.append(
+            Operand(
+                argument.type,
+                argument.shape if is_tensor(argument.type) else (),
+                argument.scale,
+                argument.zero_point,
+                lifetime,
+                location,
+                argument.channel,
+            )
+        )
+        index = len(self.operands) - 1
+        if lifetime == OperandLifeTime.SUBGRAPH_INPUT:
+            self.inputs.append(index)
+        elif lifetime == OperandLifeTime.SUBGRAPH_OUTPUT:
+            self.outputs.append(index)
+        return index
+
+    def subgraph(self) -> Subgraph:
+        """The finished graph, consumers counted."""
+        return count_consumers(
+            Subgraph(tuple(self.operands), tuple(self.operations), tuple(self.inputs), tuple(self.outputs))
+        )
+
+
+def model_of(call: Call, constants: Collection[str] = (), relaxed: bool = False) -> tuple[Model, list[Array]]:
+    """A model of one operation, and the values of its inputs in the order of the model's list.
+
+    Args:
+        call: complete, with results.
+        constants: names of the inputs that become constants; scalars always do, omitted ones have no value.
+        relaxed: sets the flag that allows float16 range and precision.
+    """
+    graph = GraphBuilder()
+    values: list[Array] = []
+    indexes: dict[int, int] = {}  # an operand that the scope knows fills several inputs as one operand
+    inputs = []
+    for name, argument in call.inputs.items():
+        if argument.key is not None and argument.key in indexes:
+            inputs.append(indexes[argument.key])
+            continue
+        if argument.omitted:
+            lifetime = OperandLifeTime.NO_VALUE
+        elif name in constants or not is_tensor(argument.type):
+            lifetime = OperandLifeTime.CONSTANT_COPY
+        else:
+            lifetime = OperandLifeTime.SUBGRAPH_INPUT
+            if argument.value is None:
+                raise ValueError(f"input {name} has no value")
+            values.append(argument.value)
+        index = graph.operand(argument, lifetime)
+        inputs.append(index)
+        if argument.key is not None:
+            indexes[argument.key] = index
+    outputs = [graph.operand(argument, OperandLifeTime.SUBGRAPH_OUTPUT) for argument in call.results.values()]
+    graph.operations.append(Operation(int(call.definition.code), tuple(inputs), tuple(outputs)))
+    model = Model(graph.subgraph(), operand_values=bytes(graph.values), relax_computation_float32_to_float16=relaxed)
+    return model, values
+
+
+def call_of(model: Model, graph: Subgraph, operation: Operation, known: Mapping[int, Array]) -> Call:
+    """An operation of a model as a call. The model must be valid.
+
+    Args:
+        model: holds the constants.
+        graph: the subgraph that the operation is in.
+        operation: one of its operations.
+        known: values of operands that are not constants, by index.
+
+    Raises:
+        KeyError: the operation is not described, or its operands match no signature.
+    """
+    definition = OPSET[operation.type]
+    kinds = [graph.operands[i].type for i in operation.inputs]
+    signature = definition.info.match(kinds, [graph.operands[i].type for i in operation.outputs])
+    if signature is None:
+        raise KeyError(f"no signature of {definition.name} takes these operands")
+    names = signature.form.names(len(operation.inputs))
+    inputs = {n: _argument(model, graph.operands[i], i, known) for n, i in zip(names, operation.inputs, strict=True)}
+    names = definition.info.result_names(len(operation.outputs))
+    results = {n: _argument(model, graph.operands[i], i, {}) for n, i in zip(names, operation.outputs, strict=True)}
+    return Call(definition, signature, inputs, results)
+
+
+def _argument(model: Model, operand: Operand, index: int, known: Mapping[int, Array]) -> Argument:
+    channel = operand.extra_params if not isinstance(operand.extra_params, bytes) else None
+    argument = Argument(
+        OperandType(operand.type), operand.dimensions, operand.scale, operand.zero_point, channel, key=index
+    )
+    if operand.lifetime in (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE):
+        value = constant_value(model, operand)
+        return replace(argument, value=value, shape=value.shape)
+    if index in known:
+        return replace(argument, value=known[index], shape=known[index].shape)
+    return replace(argument, omitted=operand.lifetime == OperandLifeTime.NO_VALUE or index in known)
+
+
+def evaluate(
+    model: Model,
+    inputs: Sequence[Array | None],
+    arithmetic: Arithmetic = BASELINE,
+    check: Callable[[Call], None] = lambda call: None,
+) -> list[Result]:
+    """Runs a valid model: one rounding and saturation at the end of each operation.
+
+    Args:
+        model: its operations must all be described.
+        inputs: stored values in the order of the model's input list; None for an omitted one.
+        check: sees each call before it runs and may refuse it.
+
+    Returns:
+        Results in the order of the model's output list.
+    """
+    graph = model.main
+    known = {i: v for i, v in zip(graph.input_indexes, inputs, strict=True) if v is not None}
+    results: dict[int, Result] = {}
+    for operation in graph.operations:
+        call = call_of(model, graph, operation, known)
+        check(call)
+        shapes = call.definition.infer(call)
+        call = replace(call, results={n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
+        for index, result in zip(operation.outputs, run_call(call, arithmetic).values(), strict=True):
+            results[index] = result
+            known[index] = result.stored
+    return [results[i] for i in graph.output_indexes]

@@ -1,0 +1,395 @@
+"""Tables of a run: pure functions from records to what the pages show. Nothing is read here but a Run."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.judge import Verdict
+from harness.record import Record, Run
+
+JUDGED = ("PASS", "FAIL", "POOR", "CRASH", "HANG", "FLAKY")
+DRIVER_FAULTS = ("CRASH", "HANG", "FAIL", "FLAKY")  # in the order in which a reader wants them
+INTERNAL, POOR, NOT_RUN = Verdict.INTERNAL.value, Verdict.POOR.value, Verdict.NOT_RUN.value
+NOT_SUPPORTED, NOT_APPLICABLE = Verdict.NOT_SUPPORTED.value, Verdict.NOT_APPLICABLE.value
+UNMEASURABLE = 3e38  # the judge writes the largest float32 where a difference is infinite
+
+COLUMNS = {
+    "f32": "32-bit float",
+    "f16": "16-bit float",
+    "q8": "unsigned 8-bit, asymmetric",
+    "q8s": "signed 8-bit, asymmetric",
+    "q8ch": "unsigned 8-bit data with a per-channel filter, or per-channel data",
+    "q8sch": "signed 8-bit data with a per-channel filter",
+    "q8sy": "signed 8-bit, symmetric",
+    "q16": "16-bit quantised",
+    "i32": "32-bit integer",
+    "b8": "boolean",
+    "any": "every type",
+    "other": "no type of its own",
+}
+_COLUMN_OF = (
+    ("quant8_asymm_signed_per_channel", "q8sch"),
+    ("quant8_asymm_per_channel", "q8ch"),
+    ("quant8_symm_per_channel", "q8ch"),
+    ("per_channel", "q8ch"),
+    ("quant8_asymm_signed", "q8s"),
+    ("quant8_asymm", "q8"),
+    ("quant8_symm", "q8sy"),
+    ("quant16", "q16"),
+    ("float32", "f32"),
+    ("float16", "f16"),
+    ("int32", "i32"),
+    ("bool8", "b8"),
+)
+
+
+def column(signature: str) -> str:
+    """The matrix column of a signature id: the type of its first part; a conversion stands under what it reads."""
+    first = re.split(r"[./]", signature, maxsplit=1)[0]
+    if first in COLUMNS:
+        return first
+    return next((short for prefix, short in _COLUMN_OF if first.startswith(prefix)), "other")
+
+
+def real(value: object) -> float | None:
+    """A number of a record; infinities and NaN are words there. None where there is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def largest(values: Iterable[object]) -> float | None:
+    """The largest of the numbers; a NaN or what cannot be measured counts as infinite."""
+    found = [math.inf if number != number or number > UNMEASURABLE else number for number in map(real, values)
+             if number is not None]  # fmt: skip
+    return max(found, default=None)
+
+
+@dataclass
+class Tally:
+    """Number of cases by verdict.
+
+    Attributes:
+        counts: by verdict.
+        waived: how many of the driver's failures a waiver covers.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    waived: int = 0
+
+    def add(self, record: Record) -> None:
+        """Counts a record."""
+        self.counts[record.verdict] += 1
+        self.waived += bool(record.waiver and record.verdict in DRIVER_FAULTS)
+
+    def __getitem__(self, verdict: str) -> int:
+        return self.counts[verdict]
+
+    @property
+    def total(self) -> int:
+        """Number of cases."""
+        return self.counts.total()
+
+    @property
+    def judged(self) -> int:
+        """Number of cases in which the driver was judged."""
+        return sum(self.counts[verdict] for verdict in JUDGED)
+
+    @property
+    def passed(self) -> int:
+        """Number of cases that passed; poor ones are not among them."""
+        return self.counts[Verdict.PASS.value]
+
+    @property
+    def failed(self) -> int:
+        """Number of cases that the driver failed, waived or not."""
+        return sum(self.counts[verdict] for verdict in DRIVER_FAULTS)
+
+    @property
+    def state(self) -> str:
+        """The worst that happened, in one word."""
+        counts = self.counts
+        order = (
+            ("failed", self.failed > self.waived),
+            ("internal", counts[INTERNAL]),
+            ("waived", self.failed),
+            ("poor", counts[POOR]),
+            ("unrun", counts[NOT_RUN]),
+            ("passed", self.passed),
+            ("unsupported", counts[NOT_SUPPORTED]),
+            ("inapplicable", counts[NOT_APPLICABLE]),
+        )
+        return next((word for word, holds in order if holds), "empty")
+
+    @property
+    def words(self) -> str:
+        """All counts in words."""
+        parts = [f"{self.counts[v.value]:,} {v.value}" for v in Verdict if self.counts[v.value]]
+        parts += [f"{self.waived:,} of the failures waived"] if self.waived else []
+        return ", ".join(parts) or "no cases"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Operations by types.
+
+    Attributes:
+        cells: by operation and column; a pair without cases has none.
+    """
+
+    operations: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Tally]
+    by_operation: Mapping[str, Tally]
+    by_column: Mapping[str, Tally]
+    total: Tally
+
+
+@dataclass
+class SignatureRow:
+    """One signature of an operation.
+
+    Attributes:
+        error: largest observed error in units of the allowed one.
+        ulp: largest observed error in units in the last place, for floats.
+        compared: number of cases whose outputs were compared.
+        masked: share of the compared elements that the specification leaves open, on average over the cases.
+    """
+
+    operation: str
+    signature: str
+    tally: Tally = field(default_factory=Tally)
+    error: float | None = None
+    ulp: float | None = None
+    compared: int = 0
+    masked: float = 0.0
+
+    @property
+    def column(self) -> str:
+        """The matrix column that it counts in."""
+        return column(self.signature)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why cases were not judged: one text of several that differ in numbers only, and how many cases gave it."""
+
+    text: str
+    count: int
+    variants: int
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """A signature and the reasons for which cases of it were not judged."""
+
+    operation: str
+    signature: str
+    verdict: str
+    count: int
+    total: int
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that ended in the same way: same operation, verdict, cause, and message but for its numbers.
+
+    Attributes:
+        message: the first line of one of the messages.
+        records: the ones to show.
+        more: how many are not among them.
+    """
+
+    operation: str
+    verdict: str
+    cause: str
+    message: str
+    total: int
+    records: tuple[Record, ...]
+    more: int
+
+
+@dataclass
+class RuleRow:
+    """What came of the cases that break one rule."""
+
+    operation: str
+    rule: str
+    tally: Tally = field(default_factory=Tally)
+    causes: Counter[str] = field(default_factory=Counter)
+
+
+def planned(run: Run) -> dict[str, int]:
+    """Number of selected cases by batch, as the plan says."""
+    batches = run.plan.get("batches")
+    if not isinstance(batches, dict):
+        return {}
+    return {str(name): int(count) for name, count in batches.items() if isinstance(count, int)}
+
+
+def split_batch(batch: str) -> tuple[str, str]:
+    """Operation and signature of a batch's name (`operation-signature-mode-kind`)."""
+    operation, _, rest = batch.partition("-")
+    return operation, rest.rsplit("-", 2)[0] if rest.count("-") >= 2 else rest
+
+
+def missing(run: Run) -> Counter[tuple[str, str]]:
+    """Number of cases that were selected and have no record, by operation and signature."""
+    have = Counter(record.batch for record in run.records.values())
+    found: Counter[tuple[str, str]] = Counter()
+    for batch, count in planned(run).items():
+        if count > have[batch]:
+            found[split_batch(batch)] += count - have[batch]
+    return found
+
+
+def signatures(run: Run) -> list[SignatureRow]:
+    """One row a signature, in the order of their names."""
+    rows: dict[tuple[str, str], SignatureRow] = {}
+    masked: dict[tuple[str, str], float] = defaultdict(float)
+    for record in run.records.values():
+        key = record.operation, record.signature
+        row = rows.setdefault(key, SignatureRow(*key))
+        row.tally.add(record)
+        if real(record.error) is not None:
+            row.compared += 1
+            masked[key] += real(record.masked) or 0.0
+            row.error = largest((row.error, record.error))
+            row.ulp = largest((row.ulp, record.ulp))
+    for key, count in missing(run).items():
+        rows.setdefault(key, SignatureRow(*key)).tally.counts[NOT_RUN] += count
+    for key, row in rows.items():
+        row.masked = masked[key] / row.compared if row.compared else 0.0
+    return [rows[key] for key in sorted(rows)]
+
+
+def matrix(rows: Iterable[SignatureRow]) -> Matrix:
+    """Sums the signatures up by operation and type."""
+    cells: dict[tuple[str, str], Tally] = defaultdict(Tally)
+    by_operation: dict[str, Tally] = defaultdict(Tally)
+    by_column: dict[str, Tally] = defaultdict(Tally)
+    total = Tally()
+    for row in rows:
+        for tally in (cells[row.operation, row.column], by_operation[row.operation], by_column[row.column], total):
+            tally.counts.update(row.tally.counts)
+            tally.waived += row.tally.waived
+    columns = tuple(name for name in COLUMNS if name in by_column)
+    return Matrix(tuple(sorted(by_operation)), columns, dict(cells), dict(by_operation), dict(by_column), total)
+
+
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[-+]?\b(?:\d[\d.]*(?:[eE][-+]?\d+)?|inf|nan)\b")
+_SERIES = re.compile(r"#(?:[ ,]+#)+")
+
+
+def shape(message: str) -> str:
+    """The first line of a message without its numbers: what many failures have in common."""
+    line = first_line(message, 400)
+    return _SERIES.sub("#", _NUMBERS.sub("#", line))
+
+
+def first_line(message: str, limit: int = 400) -> str:
+    """The first line of a message, cut off at a limit."""
+    line = next(iter(str(message)[: 4 * limit].strip().splitlines()), "")
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def unjudged(run: Run, rows: Iterable[SignatureRow], verdict: str, limit: int = 6) -> list[Unjudged]:
+    """The signatures with cases of a verdict that does not judge, each with its commonest reasons."""
+    texts: dict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for record in run.records.values():
+        if record.verdict == verdict:
+            text = first_line(record.message, 300) or record.cause or "no reason given"
+            texts[record.operation, record.signature][shape(text)][text] += 1
+    totals = {(row.operation, row.signature): row.tally for row in rows}
+    found = []
+    for key in sorted(texts):
+        reasons = [Reason(c.most_common(1)[0][0], c.total(), len(c)) for c in texts[key].values()]
+        reasons.sort(key=lambda reason: (-reason.count, reason.text))
+        if len(reasons) > limit:
+            rest = reasons[limit - 1 :]
+            text = f"{len(rest):,} other reasons"
+            reasons[limit - 1 :] = [Reason(text, sum(r.count for r in rest), sum(r.variants for r in rest))]
+        found.append(Unjudged(*key, verdict, totals[key][verdict], totals[key].total, tuple(reasons)))
+    return found
+
+
+class Budget:
+    """Room that a page has for the texts of single cases. What does not fit is counted, not shown."""
+
+    def __init__(self, characters: int) -> None:
+        self._left = characters
+
+    def take(self, record: Record, most: int) -> bool:
+        """Whether a record, whose texts are cut off at `most` each, still fits; takes its room if so."""
+        texts = (record.message, record.detail, record.log, record.repeat, record.id, record.waiver)
+        cost = 300 + sum(min(len(str(text)), most) for text in texts)
+        if cost > self._left:
+            self._left = 0
+            return False
+        self._left -= cost
+        return True
+
+
+def groups(records: Iterable[Record], budget: Budget, each: int, most: int) -> list[Group]:
+    """Cases by operation, verdict, cause and shape of the message; crashes first, then the largest groups.
+
+    Args:
+        records: in any order.
+        budget: room for all groups together.
+        each: how many cases of a group to show.
+        most: length at which a page cuts a text off.
+    """
+    found: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        found[record.operation, record.verdict, record.cause, shape(record.message)].append(record)
+    order = {verdict: place for place, verdict in enumerate((*DRIVER_FAULTS, INTERNAL))}
+    keys = sorted(found, key=lambda key: (order.get(key[1], 9), -len(found[key]), key))
+    result = []
+    for key in keys:
+        members = sorted(found[key], key=lambda record: (record.signature, record.mode, record.kind, record.number))
+        shown: list[Record] = []
+        for record in members[:each]:
+            if not budget.take(record, most):
+                break
+            shown.append(record)
+        line = first_line(members[0].message)
+        result.append(Group(*key[:3], line, len(members), tuple(shown), len(members) - len(shown)))
+    return result
+
+
+def rules(records: Iterable[Record]) -> list[RuleRow]:
+    """What came of the negative cases, rule by rule; mutations of whole models are counted over all operations."""
+    rows: dict[tuple[str, str], RuleRow] = {}
+    for record in records:
+        if record.rule:
+            key = ("every operation" if record.kind.startswith("mutated") else record.operation, record.rule)
+            row = rows.setdefault(key, RuleRow(*key))
+            row.tally.add(record)
+            if record.verdict in DRIVER_FAULTS or record.verdict == INTERNAL:
+                row.causes[record.cause or record.verdict] += 1
+    return [rows[key] for key in sorted(rows, key=lambda key: (-rows[key].tally.failed, key))]
+
+
+def slowest(records: Iterable[Record], number: int) -> list[Record]:
+    """The cases that took longest."""
+    return heapq.nlargest(number, records, key=lambda record: (real(record.seconds) or 0.0, record.id))
+
+
+def resources(records: Sequence[Record]) -> dict[str, float]:
+    """The largest value of each resource that the driver's process was seen to use."""
+    found: dict[str, float] = {}
+    for record in records:
+        for name, value in record.sample.items():
+            number = real(value)
+            if number is not None and math.isfinite(number):
+                found[name] = max(found.get(name, number), number)
+    return found

@@ -1,0 +1,285 @@
+"""The LiteRT adapter: files that hold what the model says, honest refusals, and results of the real runtime."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from nnhal.device import CompilationConfig, ExecutionConfig, ExecutionResult
+from nnhal.errors import DriverError, UsageError
+from nnhal.loading import ROOT, DriverSpec, load
+from nnhal.memory import BytesMemory
+from nnhal.model import (
+    DataLocation,
+    Model,
+    Operand,
+    Operation,
+    Request,
+    RequestArgument,
+    Subgraph,
+    Translation,
+)
+from nnhal.types import Array, ErrorStatus, OperandLifeTime, OperandType, OperationType
+
+schema: ModuleType = pytest.importorskip("ai_edge_litert.schema_py_generated")
+pytest.importorskip("flatbuffers")
+
+from drivers.litert import RESOLVERS, LiteRT  # noqa: E402
+from drivers.litert_translate.flatbuffer import FlatModel, Quantization  # noqa: E402
+
+F32, Q8, I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_QUANT8_ASYMM, OperandType.INT32
+INPUT, OUTPUT = OperandLifeTime.SUBGRAPH_INPUT, OperandLifeTime.SUBGRAPH_OUTPUT
+CONSTANT, TEMPORARY = OperandLifeTime.CONSTANT_COPY, OperandLifeTime.TEMPORARY_VARIABLE
+
+
+def scalar(value: int) -> tuple[Operand, bytes]:
+    return Operand(I32, (), 0.0, 0, CONSTANT, DataLocation(0, 0, 4)), np.int32(value).tobytes()
+
+
+def add_model(shape: tuple[int, ...] = (2, 3), activation: int = 0, kind: OperandType = F32, **known: float) -> Model:
+    """a + b, both inputs of the model."""
+    tensor = Operand(kind, shape, known.get("scale", 0.0), int(known.get("zero_point", 0)))
+    number, data = scalar(activation)
+    operands = (
+        replace(tensor, lifetime=INPUT),
+        replace(tensor, lifetime=INPUT),
+        number,
+        replace(tensor, lifetime=OUTPUT),
+    )
+    return Model(
+        Subgraph(operands, (Operation(OperationType.ADD, (0, 1, 2), (3,)),), (0, 1), (3,)), operand_values=data
+    )
+
+
+def two_additions() -> Model:
+    """(a + b) + c, where c is a constant."""
+    tensor = Operand(F32, (2, 3), lifetime=INPUT)
+    number, data = scalar(0)
+    constant = replace(tensor, lifetime=CONSTANT, location=DataLocation(0, 4, 24))
+    operands = (tensor, tensor, number, replace(tensor, lifetime=TEMPORARY), constant, replace(tensor, lifetime=OUTPUT))
+    operations = (Operation(OperationType.ADD, (0, 1, 2), (3,)), Operation(OperationType.ADD, (3, 4, 2), (5,)))
+    values = data + np.arange(6, dtype=np.float32).tobytes()
+    return Model(Subgraph(operands, operations, (0, 1), (5,)), operand_values=values)
+
+
+def translated(model: Model) -> Model:
+    return replace(model, translation=LiteRT.translate(model, {}))
+
+
+def request_for(inputs: list[Array], outputs: list[Array]) -> Request:
+    """A request with a pool for each argument; the outputs give sizes."""
+    pools = [BytesMemory(value.tobytes()) for value in inputs] + [BytesMemory(value.nbytes) for value in outputs]
+    places = [RequestArgument(DataLocation(i, 0, pool.size)) for i, pool in enumerate(pools)]
+    return Request(tuple(places[: len(inputs)]), tuple(places[len(inputs) :]), tuple(pools))
+
+
+def run(device: LiteRT, model: Model, inputs: list[Array], outputs: list[Array]) -> list[Array]:
+    """What the driver writes for the outputs."""
+    request = request_for(inputs, outputs)
+    result = device.prepare_model(translated(model)).execute_synchronously(request)
+    assert [shape.dimensions for shape in result.output_shapes] == [value.shape for value in outputs]
+    pools = [pool for pool in request.pools[len(inputs) :] if isinstance(pool, BytesMemory)]
+    return [np.frombuffer(p.view(), v.dtype).reshape(v.shape) for p, v in zip(pools, outputs, strict=True)]
+
+
+def numbers(seed: int, shape: tuple[int, ...] = (2, 3)) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# --- options and packages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["litert,resolver=fast", "litert,threads=0", "litert,threads=two", "litert,delegate=x"]
+)
+def test_a_wrong_option_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="litert"):
+        load(DriverSpec.parse(text))
+
+
+@pytest.mark.parametrize("resolver", RESOLVERS)
+def test_every_resolver_adds(resolver: str) -> None:
+    device = LiteRT(resolver=resolver, threads="2")
+    a, b = numbers(1), numbers(2)
+    (total,) = run(device, add_model(), [a, b], [a])
+    assert np.array_equal(total, a + b)
+
+
+def test_a_missing_package_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("drivers.litert_translate")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    with pytest.raises(UsageError, match=r"flatbuffers.*pip install"):
+        LiteRT.translate(add_model(), {})
+
+
+def test_the_runner_needs_neither_schema_nor_flatbuffers() -> None:
+    program = (
+        "import sys; sys.modules['flatbuffers'] = None; sys.modules['ai_edge_litert.schema_py_generated'] = None\n"
+        "from drivers.litert import LiteRT; print(LiteRT().get_version_string())\n"
+        "assert 'opset' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ai_edge_litert ")
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_holds_what_the_model_says() -> None:
+    artifact = LiteRT.translate(add_model((1, 4), 3, Q8, scale=0.5, zero_point=7), {}).artifact
+    assert artifact is not None
+    assert schema.Model.ModelBufferHasIdentifier(artifact, 0)
+    model = schema.Model.GetRootAs(artifact, 0)
+    graph = model.Subgraphs(0)
+    operator = graph.Operators(0)
+    assert model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode() == schema.BuiltinOperator.ADD
+    assert operator.BuiltinOptionsType() == schema.BuiltinOptions.AddOptions
+    options = schema.AddOptions()
+    options.Init(operator.BuiltinOptions().Bytes, operator.BuiltinOptions().Pos)
+    assert options.FusedActivationFunction() == schema.ActivationFunctionType.RELU6
+    assert operator.InputsAsNumpy().tolist() == graph.InputsAsNumpy().tolist()
+    assert operator.OutputsAsNumpy().tolist() == graph.OutputsAsNumpy().tolist()
+    for index in range(graph.TensorsLength()):
+        tensor = graph.Tensors(index)
+        assert tensor.Type() == schema.TensorType.UINT8
+        assert tensor.ShapeAsNumpy().tolist() == [1, 4]
+        assert tensor.Quantization().Scale(0) == 0.5
+        assert tensor.Quantization().ZeroPoint(0) == 7
+
+
+def test_constants_are_aligned_and_whole() -> None:
+    artifact = LiteRT.translate(two_additions(), {}).artifact
+    assert artifact is not None
+    model = schema.Model.GetRootAs(artifact, 0)
+    assert model.Buffers(0).DataLength() == 0
+    data = model.Buffers(1).DataAsNumpy()
+    assert data.view(np.float32).tolist() == [0, 1, 2, 3, 4, 5]
+    start = artifact.index(data.tobytes())
+    assert start % 16 == 0
+    assert len(artifact) % 16 == 0
+
+
+def test_operations_follow_one_another() -> None:
+    a, b = numbers(3), numbers(4)
+    (total,) = run(LiteRT(), two_additions(), [a, b], [a])
+    assert np.array_equal(total, a + b + np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_operation_has_its_own_reason() -> None:
+    model = two_additions()
+    first, second = model.main.operations
+    strange = replace(model, main=replace(model.main, operations=(replace(first, type=1000), second)))
+    device = LiteRT()
+    reasons = device.explain_unsupported(translated(strange))
+    assert reasons == ["the adapter has no translation of this operation", None]
+    assert device.get_supported_operations(translated(strange)) == [False, True]
+    with pytest.raises(DriverError, match="no translation"):
+        device.prepare_model(translated(strange))
+
+
+def test_unknown_dimensions_are_refused() -> None:
+    model = add_model((0, 3))
+    assert "known at execution only" in str(LiteRT().explain_unsupported(translated(model))[0])
+
+
+def test_what_the_runtime_says_is_the_reason() -> None:
+    flat = FlatModel()
+    tensors = [flat.tensor((4,), schema.TensorType.UINT8, None, Quantization((0.5,), (0,))) for _ in range(2)]
+    flat.operator("RSQRT", tensors[:1], tensors[1:])  # there is a kernel for int8, none for uint8
+    model = replace(add_model(), translation=Translation(flat.finish(tensors[:1], tensors[1:]), (None,)))
+    device = LiteRT()
+    (reason,) = device.explain_unsupported(model)
+    assert reason is not None
+    assert reason.startswith(device.get_version_string())
+    assert "rsqrt" in reason.lower()
+    assert device.get_supported_operations(model) == [False]
+    with pytest.raises(DriverError, match=r"(?i)rsqrt"):
+        device.prepare_model(model)
+
+
+def test_a_model_without_its_translation_is_refused() -> None:
+    for ask in (LiteRT().get_supported_operations, LiteRT().prepare_model):
+        with pytest.raises(DriverError) as caught:
+            ask(add_model())
+        assert caught.value.status == ErrorStatus.GENERAL_FAILURE
+
+
+# --- execution --------------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_that_has_passed_is_missed() -> None:
+    device, model = LiteRT(), translated(add_model())
+    past = time.monotonic_ns() - 1
+    with pytest.raises(DriverError, match="MISSED_DEADLINE"):
+        device.prepare_model(model, CompilationConfig(deadline=past))
+    prepared = device.prepare_model(model)
+    with pytest.raises(DriverError, match="MISSED_DEADLINE"):
+        prepared.execute_synchronously(request_for([numbers(1), numbers(2)], [numbers(1)]), deadline=past)
+
+
+def test_timing_is_given_when_asked_for() -> None:
+    prepared = LiteRT().prepare_model(translated(add_model()))
+    request = request_for([numbers(1), numbers(2)], [numbers(1)])
+    timing = prepared.execute_synchronously(request, ExecutionConfig(measure_timing=True)).timing
+    assert timing.time_on_device is not None
+    assert timing.time_in_driver is not None
+    assert 0 < timing.time_on_device <= timing.time_in_driver
+    assert prepared.execute_synchronously(request).timing.time_in_driver is None
+
+
+def test_a_short_output_is_told() -> None:
+    prepared = LiteRT().prepare_model(translated(add_model()))
+    request = request_for([numbers(1), numbers(2)], [numbers(1, (1, 3))])
+    result = prepared.execute_synchronously(request)
+    assert not result.output_sufficient_size
+    assert result.output_shapes[0].dimensions == (2, 3)
+
+
+def test_executions_at_the_same_time_do_not_mix() -> None:
+    prepared = LiteRT().prepare_model(translated(add_model((64, 64))))
+    failures: list[int] = []
+
+    def work(seed: int) -> None:
+        for number in range(30):
+            a, b = numbers(seed * 100 + number, (64, 64)), numbers(seed, (64, 64))
+            request = request_for([a, b], [a])
+            result: ExecutionResult = prepared.execute_synchronously(request)
+            assert result.output_sufficient_size
+            pool = request.pools[2]
+            assert isinstance(pool, BytesMemory)
+            if not np.array_equal(np.frombuffer(pool.view(), np.float32).reshape(64, 64), a + b):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_two_prepared_models_of_one_model_have_their_own_state() -> None:
+    device, model = LiteRT(), translated(add_model())
+    first, second = device.prepare_model(model), device.prepare_model(model)
+    one = request_for([numbers(1), numbers(2)], [numbers(1)])
+    two = request_for([numbers(3), numbers(4)], [numbers(1)])
+    first.execute_synchronously(one)
+    first.close()
+    second.execute_synchronously(two)
+    for request, seeds in ((one, (1, 2)), (two, (3, 4))):
+        pool = request.pools[2]
+        assert isinstance(pool, BytesMemory)
+        total = np.frombuffer(pool.view(), np.float32).reshape(2, 3)
+        assert np.array_equal(total, numbers(seeds[0]) + numbers(seeds[1]))
