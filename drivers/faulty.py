@@ -356,9 +356,7 @@ class FaultyPreparedModel(PreparedModel):
     ) -> None:
         def work() -> None:
             try:
-                callback.notify(
-                    ErrorStatus.NONE, self.execute_synchronously(request, config, deadline)
-                )
+                callback.notify(ErrorStatus.NONE, self.execute_synchronously(request, config, deadline))
             except DriverError as error:
                 callback.notify(error.status, ExecutionResult(error.output_shapes))
 
@@ -381,9 +379,7 @@ class FaultyPreparedModel(PreparedModel):
             return super().configure_execution_burst()
         return self.inner.configure_execution_burst()
 
-    def create_reusable_execution(
-        self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION
-    ) -> Execution:
+    def create_reusable_execution(self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION) -> Execution:
         if self.inner is None:
             return super().create_reusable_execution(request, config)
         return self.inner.create_reusable_execution(request, config)
@@ -442,9 +438,7 @@ class FaultyDevice(Device):
     def explain_unsupported(self, model: Model) -> list[str | None]:
         return self._inner.explain_unsupported(model)
 
-    def prepare_model(
-        self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION
-    ) -> PreparedModel:
+    def prepare_model(self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION) -> PreparedModel:
         fault = self.trigger.fault
         if fault == "refuse_all" and self.trigger.is_due(model):
             raise invalid("everything is refused")
@@ -510,9 +504,7 @@ def make(**options: str) -> FaultyDevice:
     known = {"inner", "fault", "after", "operation", "seconds"}
     unknown = [key for key in options if key not in known and not key.startswith(INNER)]
     if unknown:
-        raise UsageError(
-            f"faulty: option {unknown[0]!r} is unknown; choose {', '.join(sorted(known))}"
-        )
+        raise UsageError(f"faulty: option {unknown[0]!r} is unknown; choose {', '.join(sorted(known))}")
     fault = options.get("fault", "")
     if fault not in FAULTS:
         raise UsageError(f"faulty: fault={fault!r} is unknown; choose {', '.join(FAULTS)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -159,8 +160,14 @@ class _Runtime:
             interpreter = self.load(artifact)
             interpreter.run(interpreter.made_up_inputs())
         except (RuntimeError, ValueError) as error:
-            return f"{self.name} {self.version}: {' '.join(str(error).split())}"
+            return f"{self.name} {self.version}: {_message(error)}"
         return interpreter
+
+
+def _message(error: Exception) -> str:
+    """What the runtime says, in one line and without node numbers, so that equal reasons read alike."""
+    text = re.sub(r"\s*Node number \d+ \((\w+)\) (failed to \w+)\.?", r" (\1 \2)", str(error))
+    return " ".join(text.split())
 
 
 def _import_runtime() -> ModuleType:
@@ -225,7 +232,7 @@ class _Prepared(PreparedModel):
         try:
             results = interpreter.run(values)
         except (RuntimeError, ValueError) as error:
-            raise DriverError(ErrorStatus.GENERAL_FAILURE, " ".join(str(error).split())) from error
+            raise DriverError(ErrorStatus.GENERAL_FAILURE, _message(error)) from error
         finally:
             with self._lock:
                 self._idle.append(interpreter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import select
 import threading
 import time
@@ -246,7 +247,10 @@ class Connection:
         try:
             if not self._take(events):
                 timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
-                ready = [descriptor for descriptor, _ in self._poller.poll(timeout)]
+                spun = time.monotonic() + 0.0003
+                while not (ready := self._poller.poll(0)) and time.monotonic() < spun:
+                    os.sched_yield()
+                ready = [descriptor for descriptor, _ in ready or self._poller.poll(timeout)]
                 if self._channel.fileno() in ready:
                     self._channel.fill()
                     self._take(events)

@@ -79,9 +79,10 @@ class Connection:
                 self._leave(waiting=False)
                 return
             answer = self._session.answer(*message)
+            del message  # what it holds is gone when the client has the answer
             if answer is not None:
                 self.send(*answer)
-            del message, answer  # what they hold must not live until the next request
+            del answer
 
     def _next(self) -> tuple[Json, Parts] | None:
         with self._turn:

@@ -31,7 +31,9 @@ from nnhal.validation_rules import LARGEST_SIGNED, LARGEST_UNSIGNED, Violation
 
 _TEMPORARY, _INPUT, _OUTPUT, _COPY, _REFERENCE, _NO_VALUE, _SUBGRAPH = map(int, OperandLifeTime)
 _WRITTEN_BEFORE = frozenset({_INPUT, _COPY, _REFERENCE, _NO_VALUE, _SUBGRAPH})
-_NOWHERE = DataLocation()
+_CONSTANTS = frozenset({_COPY, _REFERENCE})
+_LOCATED = frozenset({_COPY, _REFERENCE, _SUBGRAPH})
+_NOWHERE = Operand.location  # the default: most operands share it, and need no closer look
 _SMALLEST_SCALE = 2.0**-150  # what is not above it becomes 0 as float32
 _PER_CHANNEL = int(OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL)
 _SUBGRAPH_TYPE = int(OperandType.SUBGRAPH)
@@ -93,7 +95,7 @@ LIMITS: dict[int, LevelLimits] = {
 
 
 def is_extension_code(code: int, limits: LevelLimits) -> bool:
-    """Whether a type or operation code is an extension's at a level. Up to level 4 the sign bit belongs to the prefix."""
+    """Whether a type or operation code is an extension's at a level. Up to level 4 the prefix has the sign bit too."""
     if limits.level < FL3:
         return False
     return BASE_CODE_MAX < code <= limits.number or (limits.level < FL5 and -(2**31) <= code < 0)
@@ -155,7 +157,7 @@ class GraphCheck:
                         self.add("G3", f"has dimensions {dimensions}, out of range", operand=index)
                 elif self.limits.level < FL3:
                     self.add("G3", "has no dimensions, which needs level 1.2", operand=index)
-                if (lifetime == _COPY or lifetime == _REFERENCE) and (not dimensions or min(dimensions) <= 0):
+                if lifetime in _CONSTANTS and (not dimensions or min(dimensions) <= 0):
                     self.add("G4", f"is a constant with dimensions {dimensions}", operand=index)
             elif dimensions:
                 self.add("G3", f"is a scalar with dimensions {dimensions}", operand=index)
@@ -166,7 +168,7 @@ class GraphCheck:
         elif not 0 <= lifetime <= (_SUBGRAPH if self.limits.level >= FL4 else _NO_VALUE):
             self.add("G8", f"has the lifetime {lifetime}, which is none", operand=index)
         place = operand.location
-        if place is not _NOWHERE or lifetime == _COPY or lifetime == _REFERENCE:
+        if place is not _NOWHERE or lifetime in _LOCATED:
             self._location(index, operand, kind, place)
 
     def _extension_operand(self, index: int, operand: Operand) -> None:
@@ -224,7 +226,7 @@ class GraphCheck:
         if lifetime == _SUBGRAPH:
             if place.pool_index != 0 or place.length != 0 or not 0 <= place.offset < len(self.model.referenced):
                 self.add("G10", f"refers to graph {place.offset} of {len(self.model.referenced)}", operand=index)
-        elif lifetime == _COPY or lifetime == _REFERENCE:
+        elif lifetime in _CONSTANTS:
             problem = self._constant(operand, kind, place)
             if problem:
                 self.add("G9", problem, operand=index)
@@ -358,7 +360,8 @@ def check_whole_model(model: Model, limits: LevelLimits, found: list[Violation])
         _check_extensions(model, limits, found)
     if model.referenced:
         if limits.level < FL4:
-            found.append(Violation("G23", f"the model has referenced graphs, which level {limits.level.version} has not"))
+            text = f"the model has referenced graphs, which level {limits.level.version} has not"
+            found.append(Violation("G23", text))
         _check_cycles(model, found)
 
 

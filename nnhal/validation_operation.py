@@ -23,6 +23,7 @@ from nnhal.types import (
 )
 
 Key = tuple[tuple[int, ...], tuple[int, ...]]
+Holds = Callable[[ValidationRule, list[Operand], list[Operand]], bool]
 _MOST_KEYS = 4096  # combinations of types kept for an operation; garbage must not fill the memory
 _NO_VALUE = int(OperandLifeTime.NO_VALUE)
 _SUBGRAPH = int(OperandLifeTime.SUBGRAPH)
@@ -33,6 +34,7 @@ class CompiledRule:
     """A rule whose names have become positions among the inputs and results of one signature."""
 
     rule: ValidationRule
+    compare: Holds
     first: tuple[int, ...]
     others: tuple[int, ...]
     known: tuple[int, ...]
@@ -42,9 +44,7 @@ class CompiledRule:
         for position in self.known:
             if not operands[position].dimensions:
                 return True
-        return _HOLDS[self.rule.kind](
-            self.rule, [operands[i] for i in self.first], [operands[i] for i in self.others]
-        )
+        return self.compare(self.rule, [operands[i] for i in self.first], [operands[i] for i in self.others])
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,7 @@ class OperationTable:
         def positions(name: str) -> tuple[int, ...]:
             if name in everything:
                 return (everything.index(name),)
-            return tuple(
-                i for i, n in enumerate(everything) if n.startswith(name) and n[len(name) :].isdigit()
-            )
+            return tuple(i for i, n in enumerate(everything) if n.startswith(name) and n[len(name) :].isdigit())
 
         compiled = []
         for rule in self.operation.rules:
@@ -127,7 +125,7 @@ class OperationTable:
                 continue
             others = tuple(i for name in rule.operands[1:] for i in positions(name))
             known = tuple(i for name in rule.known_ranks for i in positions(name))
-            compiled.append(CompiledRule(rule, first, others, known))
+            compiled.append(CompiledRule(rule, HOLDS[rule.kind], first, others, known))
         return {
             int(level): tuple(c for c in compiled if c.rule.until is None or level < c.rule.until)
             for level in FeatureLevel
@@ -142,9 +140,7 @@ def _type(signature: Signature, operation: OperationInfo, name: str) -> int:
     try:
         operand = signature.form.operand(name)
     except KeyError:
-        operand = next(
-            r for r in operation.results if r.name == name or (r.variadic and name.startswith(r.name))
-        )
+        operand = next(r for r in operation.results if r.name == name or (r.variadic and name.startswith(r.name)))
     return operation.type_of(signature, operand)
 
 
@@ -196,8 +192,6 @@ def type_name(code: int) -> str:
 
 # --- what the kinds of rules compare ----------------------------------------------------------------------------------
 
-Holds = Callable[[ValidationRule, list[Operand], list[Operand]], bool]
-
 
 def _float32(value: float) -> float:
     return ctypes.c_float(value).value
@@ -214,6 +208,10 @@ def _rank(rule: ValidationRule, first: list[Operand], others: list[Operand]) -> 
 def _rank_known(rule: ValidationRule, first: list[Operand], others: list[Operand]) -> bool:
     low, high = rule.values[:2]
     return all(low <= len(o.dimensions) <= high for o in first if o.lifetime != _NO_VALUE)
+
+
+def _rank_in(rule: ValidationRule, first: list[Operand], others: list[Operand]) -> bool:
+    return all(len(o.dimensions) in rule.values for o in first if o.dimensions and o.lifetime != _NO_VALUE)
 
 
 def _scale_above_product(rule: ValidationRule, first: list[Operand], others: list[Operand]) -> bool:
@@ -256,9 +254,10 @@ def _same_dimension(rule: ValidationRule, first: list[Operand], others: list[Ope
     return one <= 0 or other <= 0 or one == other
 
 
-_HOLDS: dict[RuleKind, Holds] = {
+HOLDS: dict[RuleKind, Holds] = {
     RuleKind.RANK: _rank,
     RuleKind.RANK_KNOWN: _rank_known,
+    RuleKind.RANK_IN: _rank_in,
     RuleKind.SCALE_ABOVE_PRODUCT: _scale_above_product,
     RuleKind.SAME_QUANTIZATION: _same_quantization,
     RuleKind.ZERO_POINT: _zero_point,

@@ -143,9 +143,7 @@ class RequestCheck:
         return tokens
 
 
-def execution_violations(
-    config: ExecutionConfig, deadline: int | None, duration: int | None
-) -> list[Violation]:
+def execution_violations(config: ExecutionConfig, deadline: int | None, duration: int | None) -> list[Violation]:
     """What is wrong with the durations that go with an execution."""
     found = []
     loop = config.loop_timeout_duration

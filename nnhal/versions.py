@@ -1,4 +1,4 @@
-"""Between versions of the interface: which one a part needs, and what a model, a status or a figure is in an older one."""
+"""Between versions of the interface: which one a part needs, and what a model, a status or a time is in another."""
 
 from __future__ import annotations
 
@@ -184,9 +184,7 @@ def _without_unused(model: Model, level: FeatureLevel, lost: list[str]) -> Model
 
     operations = tuple(replace(o, inputs=moved(o.inputs), outputs=moved(o.outputs)) for o in main.operations)
     operands = tuple(main.operands[index] for index in kept)
-    return replace(
-        model, main=Subgraph(operands, operations, moved(main.input_indexes), moved(main.output_indexes))
-    )
+    return replace(model, main=Subgraph(operands, operations, moved(main.input_indexes), moved(main.output_indexes)))
 
 
 def _forget_consumers(graph: Subgraph) -> Subgraph:
@@ -221,9 +219,7 @@ def compilation_level(config: CompilationConfig) -> FeatureLevel:
     return FL1 if config.preference == ExecutionPreference.FAST_SINGLE_ANSWER else FL2
 
 
-def execution_level(
-    config: ExecutionConfig, deadline: int | None = None, duration: int | None = None
-) -> FeatureLevel:
+def execution_level(config: ExecutionConfig, deadline: int | None = None, duration: int | None = None) -> FeatureLevel:
     """The lowest level at which an execution can be told all this."""
     if config.execution_hints or config.extension_name_to_prefix:
         return FL8

@@ -7,7 +7,6 @@ import types
 import typing
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
 
 
 def misfit(hint: object, value: object, place: str) -> str:
@@ -54,13 +53,12 @@ def _sequence(arguments: Sequence[object], value: object, place: str) -> str:
 
 
 def _record(value: object, place: str) -> str:
-    for name, hint in _hints(type(value)).items():
+    for name, hint in _hints(value.__class__).items():
         problem = misfit(hint, getattr(value, name), f"{place}.{name}")
         if problem:
             return problem
     return ""
 
 
-@lru_cache(maxsize=64)
 def _hints(record: type) -> dict[str, object]:
     return dict(typing.get_type_hints(record))

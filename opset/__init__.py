@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from opset import broadcast, elementwise, matmul, normalization, reshaping, slicing, casting
+from opset import activation, broadcast, comparison, elementwise, convolution, pooling, matmul, normalization, reshaping, slicing, casting
 from opset.definition import OperationDef, check_definition
 
-FAMILIES = (elementwise, broadcast, matmul, normalization, reshaping, slicing, casting)
+FAMILIES = (elementwise, activation, broadcast, comparison, convolution, pooling, matmul, normalization, reshaping, slicing, casting)
 
 OPSET: dict[int, OperationDef] = {}
 for _family in FAMILIES:

@@ -64,11 +64,16 @@ def _as_input(call: Call) -> Quantization:
 
 
 def _clip(
-    code: OperationType, doc: str, low: float, high: float | None, spans: tuple[tuple[float, float], ...], *examples: Example
-) -> OperationDef:  # fmt: skip
+    code: OperationType,
+    doc: str,
+    low: float,
+    high: float | None,
+    spans: tuple[tuple[float, float], ...],
+    *examples: Example,
+) -> OperationDef:
     return OperationDef(
         code=code,
-        doc=f"{doc} Quantised: the ends are rounded to the steps of the input, whose scale and zero point the output has.",
+        doc=f"{doc} Quantised: the ends are rounded to steps of the input, whose scale and zero point the output has.",
         forms=(form(tensor("input", "Source.", 1, 4)),),
         results=(tensor("output", "Shape, scale and zero point of input.", 1, 4),),
         rows=same(("input", "output"), (F32, FL1), (Q8, FL1), (F16, FL3), (Q8S, FL4)),

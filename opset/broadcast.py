@@ -117,7 +117,7 @@ def _draw_division(draft: Draft) -> None:
     code = draft.activation()
     first, second = broadcast_shapes(draft)
     if draft.type("a") == I32:
-        reach, divisor = draft.choose(((1000, 30), (2**31 - 1, 50), (2**31 - 1, 2**31 - 1)))
+        reach, divisor = draft.choose(((1000, 30), (INT32.max, 50), (INT32.max, INT32.max)))
     else:
         reach, divisor = (9 if code == 3 else 2), draft.choose((2, 20))
     draft.tensor("a", first, low=-reach, high=reach)
@@ -126,15 +126,14 @@ def _draw_division(draft: Draft) -> None:
 
 def _draw_extremum(draft: Draft) -> None:
     first, second = broadcast_shapes(draft, (1, 5))
+    low, high, bottom, top = -2.0, 2.0, 1.0, 1.0
     if draft.type("a") == I32:
-        low, high = draft.choose(((-100, 100), (-(2**31), 2**31 - 1), (2**30, 2**30 + 40)))
-        spans = ((low, high), (low, high))
-    else:
-        # Ranges that overlap in part: each side wins somewhere, and quantised scales differ.
-        reach = draft.choose((2.0, 30.0))
-        spans = ((-reach, reach), (-reach * draft.choose((0.3, 1.0)), reach * draft.choose((0.6, 1.0))))
-    draft.tensor("a", first, low=spans[0][0], high=spans[0][1])
-    draft.tensor("b", second, low=spans[1][0], high=spans[1][1])
+        low, high = draft.choose(((-100, 100), (INT32.min, INT32.max), (2**30, 2**30 + 40)))
+    else:  # ranges that overlap in part: each side wins somewhere, and quantised scales differ
+        low, high = draft.choose(((-2.0, 2.0), (-30.0, 30.0)))
+        bottom, top = draft.choose((0.3, 1.0)), draft.choose((0.6, 1.0))
+    draft.tensor("a", first, low=low, high=high)
+    draft.tensor("b", second, low=low * bottom, high=high * top)
 
 
 def _draw_power(draft: Draft) -> None:
@@ -225,7 +224,8 @@ ADD = _arithmetic(
     _sum_of_magnitudes,
     _draw_arithmetic((1000, 2**30 - 1)),
     _overflow(np.add),
-    Example("float32", {"a": [[1.0, -4.0]], "b": [[2.0], [3.0]], "activation": 1}, {"output": [[3.0, 0.0], [4.0, 0.0]]}),
+    Example("float32", {"a": [[1.0, -4.0]], "b": [[2.0], [3.0]], "activation": 1},
+            {"output": [[3.0, 0.0], [4.0, 0.0]]}),
     # 1.5 + 2.25 = 3.75; -1 + 2.25 = 1.25; 100 + 2.25 saturates
     Example("quant8_asymm", {"a": [13, 8, 210], "b": [9], "activation": 0}, {"output": [115, 105, 255]},
             {"a": (0.5, 10), "b": (0.25, 0), "output": (0.25, 100)}),
@@ -238,7 +238,8 @@ SUB = _arithmetic(
     _sum_of_magnitudes,
     _draw_arithmetic((1000, 2**30 - 1)),
     _overflow(np.subtract),
-    Example("float32", {"a": [[1.0], [4.0]], "b": [2.0, -3.0], "activation": 3}, {"output": [[0.0, 4.0], [2.0, 6.0]]}),
+    Example("float32", {"a": [[1.0], [4.0]], "b": [2.0, -3.0], "activation": 3},
+            {"output": [[0.0, 4.0], [2.0, 6.0]]}),
     # 1.5 - 2.25 = -0.75; -1 - 2.25 = -3.25; 58.5 - 2.25 = 56.25 saturates
     Example("quant8_asymm_signed", {"a": [13, 8, 127], "b": [9], "activation": 0}, {"output": [-13, -23, 127]},
             {"a": (0.5, 10), "b": (0.25, 0), "output": (0.25, -10)}),
@@ -252,7 +253,8 @@ MUL = _arithmetic(
     relative(1),
     _draw_arithmetic((1000, 46340)),  # 46340 squared just fits
     _overflow(np.multiply),
-    Example("float32", {"a": [[2.0, -0.5]], "b": [[3.0], [-0.5]], "activation": 2}, {"output": [[1.0, -1.0], [-1.0, 0.25]]}),
+    Example("float32", {"a": [[2.0, -0.5]], "b": [[3.0], [-0.5]], "activation": 2},
+            {"output": [[1.0, -1.0], [-1.0, 0.25]]}),
     # 1.5 * 2.25 = 3.375 is 6.75 steps; -1 * 2.25 is -4.5 steps and goes away from zero; 100 * 2.25 saturates
     Example("quant8_asymm", {"a": [13, 8, 210], "b": [9], "activation": 0}, {"output": [107, 95, 255]},
             {"a": (0.5, 10), "b": (0.25, 0), "output": (0.5, 100)}),
@@ -291,8 +293,10 @@ DIV = _arithmetic(
     relative(3),  # a reciprocal and a product: up to 2.5 ULP on GPUs
     _draw_division,
     _open_quotient,
-    Example("float32", {"a": [[3.0, -1.0]], "b": [[2.0], [-4.0]], "activation": 1}, {"output": [[1.5, 0.0], [0.0, 0.25]]}),
-    Example("int32", {"a": [7, -7, 7, -7, -6], "b": [2, 2, -2, -2, 3], "activation": 0}, {"output": [3, -4, -4, 3, -2]}),
+    Example("float32", {"a": [[3.0, -1.0]], "b": [[2.0], [-4.0]], "activation": 1},
+            {"output": [[1.5, 0.0], [0.0, 0.25]]}),
+    Example("int32", {"a": [7, -7, 7, -7, -6], "b": [2, 2, -2, -2, 3], "activation": 0},
+            {"output": [3, -4, -4, 3, -2]}),
 )  # fmt: skip
 
 
@@ -323,7 +327,8 @@ MAXIMUM = _extremum(
     OperationType.MAXIMUM,
     "larger",
     np.maximum,
-    Example("float32", {"a": [[1.0, -4.0]], "b": [[0.5], [-5.0]]}, {"output": [[1.0, 0.5], [1.0, -4.0]]}),
+    Example("float32", {"a": [[1.0, -4.0]], "b": [[0.5], [-5.0]]},
+            {"output": [[1.0, 0.5], [1.0, -4.0]]}),
     # 1.5 and 2.25 gives 2.25: 4.5 steps, away from zero
     Example("quant8_asymm", {"a": [13, 30], "b": [9]}, {"output": [105, 120]},
             {"a": (0.5, 10), "b": (0.25, 0), "output": (0.5, 100)}),
@@ -332,7 +337,8 @@ MINIMUM = _extremum(
     OperationType.MINIMUM,
     "smaller",
     np.minimum,
-    Example("int32", {"a": [[1, -4]], "b": [[0], [-5]]}, {"output": [[0, -4], [-5, -5]]}),
+    Example("int32", {"a": [[1, -4]], "b": [[0], [-5]]},
+            {"output": [[0, -4], [-5, -5]]}),
     # -1.5 and 2.25 gives -1.5: 3 steps below
     Example("quant8_asymm_signed", {"a": [7, 30], "b": [9]}, {"output": [-13, -5]},
             {"a": (0.5, 10), "b": (0.25, 0), "output": (0.5, -10)}),

@@ -194,7 +194,9 @@ QUANTIZE = OperationDef(
     forms=(form(_source("Source of any shape."), since=FL3),),
     results=(tensor("output", "Shape of input; scale and zero point are free.", 1, None),),
     rows=tuple(
-        _row(f"{ROW_NAMES[a]}_to_{ROW_NAMES[b]}", since, a, b) for a in (F32, F16) for b, since in ((Q8, FL3), (Q8S, FL4))
+        _row(f"{ROW_NAMES[source]}_to_{ROW_NAMES[target]}", since, source, target)
+        for source in (F32, F16)
+        for target, since in ((Q8, FL3), (Q8S, FL4))
     ),
     rules=(),
     infer=infer_same,
@@ -264,7 +266,7 @@ DEQUANTIZE = OperationDef(
             "per_channel_to_float16",
             {"input": [[1, -128], [2, 127]]},
             {"output": [[0.5, -32.0], [1.0, 31.75]]},
-            {"input": ((0.5, 0.25), 1)},  # type: ignore[dict-item]  # one scale for each index of dimension 1
+            {"input": ((0.5, 0.25), 1)},  # one scale for each index of dimension 1
         ),
     ),
     second_opinion="products in rational numbers, element by element",

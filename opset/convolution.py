@@ -66,6 +66,8 @@ from opset.windows import (
     in_layout,
     is_nchw,
     padding_rule,
+    put_int32,
+    put_paddings,
     stride_rule,
     sum_terms,
     taps,
@@ -89,61 +91,62 @@ def _products(v: Values, patches: Array, filters: Array, groups: int = 1) -> Arr
     batch, rows, columns, height, width, depth = patches.shape
     places, terms, outputs = batch * rows * columns, height * width * depth // groups, filters.shape[0]
     if groups == 1:
-        sums = v.matmul(patches.reshape(places, terms), filters.reshape(outputs, terms).T)
-        return sums.reshape(batch, rows, columns, outputs)
+        return v.matmul(patches.reshape(places, terms), filters.reshape(outputs, terms).T).reshape(
+            batch, rows, columns, outputs
+        )
     split = patches.reshape(places, height * width, groups, depth // groups)
     left = split.transpose(2, 0, 1, 3).reshape(groups, places, terms)
     right = filters.reshape(groups, outputs // groups, terms).transpose(0, 2, 1)
-    sums = v.matmul(left, right).transpose(1, 0, 2)
+    sums: Array = v.matmul(left, right).transpose(1, 0, 2)
     return sums.reshape(batch, rows, columns, outputs)
 
 
-def _finished(v: Values, sums: Array) -> Mapping[str, Array]:
-    """Bias, scale, activation and layout, for sums [batch, rows, columns, depth_out] of what `factor` gives."""
+def _finished(v: Values, sums: Array, scale: Array | float) -> Mapping[str, Array]:
+    """Scale, bias, activation and layout, for sums [batch, rows, columns, depth_out] of what `factor` gives."""
     if v.quantized("input"):
         # The bias counts in the unit of the sums, so the accumulator is exact up to here.
         dtype = v.arithmetic.dtype
-        scale = np.asarray(v.factor("input")[1]) * np.asarray(v.factor("filter")[1]).reshape(-1)
-        real = (sums + v.stored("bias")).astype(dtype) * scale.astype(dtype)
+        real = (sums + v.stored("bias")).astype(dtype) * np.asarray(scale, dtype).reshape(-1)
     else:
         real = sums + v["bias"]
     return {"output": in_layout(v.activate(real), is_nchw(v.call))}
 
 
-def _image(v: Values) -> Array:
-    return channels_last(v.factor("input")[0], is_nchw(v.call))
-
-
-def _groups(call: Call) -> int:
-    return call.integer("num_groups") if call.has("num_groups") else 1
+def _operands(v: Values) -> tuple[Array, Array, Array | float]:
+    """The image with its channels last, the filter, and the scale of their products."""
+    image, image_scale = v.factor("input")
+    filters, filter_scale = v.factor("filter")
+    return channels_last(image, is_nchw(v.call)), filters, image_scale * filter_scale
 
 
 def _convolve(v: Values) -> Mapping[str, Array]:
     """CONV_2D and GROUPED_CONV_2D."""
-    patches = covered(_image(v), windows_of(v.call, filter_size(v.call)))
-    return _finished(v, _products(v, patches, v.factor("filter")[0], _groups(v.call)))
+    image, filters, scale = _operands(v)
+    groups = v.integer("num_groups") if v.has("num_groups") else 1
+    sums = _products(v, covered(image, windows_of(v.call, filter_size(v.call))), filters, groups)
+    return _finished(v, sums, scale)
 
 
 def _convolve_depthwise(v: Values) -> Mapping[str, Array]:
-    image, filters = _image(v), v.factor("filter")[0]
+    image, filters, scale = _operands(v)
     multiplier = v.integer("multiplier")
     if multiplier > 1:
         image = image.repeat(multiplier, axis=3)
     patches = covered(image, windows_of(v.call, filter_size(v.call)))
     weights = filters.reshape(-1, filters.shape[3])
-    return _finished(v, sum_terms(v, (tap * w for tap, w in zip(taps(patches), weights, strict=True))))
+    return _finished(v, sum_terms(v, (tap * w for tap, w in zip(taps(patches), weights, strict=True))), scale)
 
 
 def _convolve_transposed(v: Values) -> Mapping[str, Array]:
     """Each output gathers what the inputs scatter: the image with gaps, under the filter turned by half a turn."""
-    image, filters = _image(v), v.factor("filter")[0]
+    image, filters, scale = _operands(v)
     batch, height, width, depth = image.shape
     rows, columns = spreads_of(v.call)
     spread = np.zeros((batch, spaced(height, rows.stride), spaced(width, columns.stride), depth), image.dtype)
     spread[:, :: rows.stride, :: columns.stride] = image
     patches = covered(spread, (rows.gathering(), columns.gathering()))
     kept = patches[:, rows.head :, columns.head :][:, : rows.outputs(height), : columns.outputs(width)]
-    return _finished(v, _products(v, kept, filters[:, ::-1, ::-1]))
+    return _finished(v, _products(v, kept, filters[:, ::-1, ::-1]), scale)
 
 
 def _bound(terms_of: Callable[[Call], int], kernel: Callable[[Values], Mapping[str, Array]]) -> Callable[
@@ -209,7 +212,7 @@ def _draw_depthwise(draft: Draft) -> None:
     _, height, width, depth = draw_input(draft, (1, 2, 3, 4, 5, 7))
     rows, columns = draw_windows(draft, height, width)
     multiplier = draft.choose((1, 1, 2, 3))
-    draft.scalar("multiplier", multiplier)
+    put_int32(draft, multiplier=multiplier)
     shape = (1, rows.size, columns.size, depth * multiplier)
     draw_weights(draft, shape, 3, rows.size * columns.size)
 
@@ -218,28 +221,23 @@ def _draw_grouped(draft: Draft) -> None:
     _, height, width, depth = draw_input(draft, (1, 2, 3, 4, 4, 6, 6, 9))
     rows, columns = draw_windows(draft, height, width)
     groups = draft.choose([g for g in range(1, depth + 1) if depth % g == 0])
-    draft.scalar("num_groups", groups)
+    put_int32(draft, num_groups=groups)
     shape = (groups * draft.integer(1, 3), rows.size, columns.size, depth // groups)
     draw_weights(draft, shape, 0, math.prod(shape[1:]))
 
 
 def _draw_transposed(draft: Draft) -> None:
-    batch, height, width, depth = draw_input(draft)
+    batch, height, width, depth = draw_input(draft, largest=5)
     scheme = draft.choose((PaddingScheme.SAME, PaddingScheme.VALID))
-    exactly = draft.has("output_shape") or draft.chance(50)
+    implicitly = draft.has("output_shape")
+    exactly = implicitly or draft.chance(50)
     rows, columns = (draw_spread(draft, length, scheme, exactly) for length in (height, width))
-    for name, value in (
-        ("padding_scheme", scheme),
-        ("pad_left", columns.head),
-        ("pad_right", columns.tail),
-        ("pad_top", rows.head),
-        ("pad_bottom", rows.tail),
-        ("stride_w", columns.stride),
-        ("stride_h", rows.stride),
-    ):
-        draft.scalar(name, value)
+    if not implicitly:
+        put_paddings(draft, rows, columns)
+    put_int32(draft, stride_w=columns.stride, stride_h=rows.stride)
     shape = (draft.integer(1, LARGEST_DEPTH), rows.size, columns.size, depth)
-    if draft.has("output_shape"):
+    if implicitly:
+        put_int32(draft, padding_scheme=scheme)
         places = rows.outputs(height), columns.outputs(width)
         draft.ints("output_shape", image_shape(batch, *places, shape[0], bool(draft["nchw"].item())))
     draw_weights(draft, shape, 0, math.prod(shape[1:]))
@@ -308,20 +306,21 @@ CONV_2D = OperationDef(
             },
             {"output": [[[[4321.5], [402.5]], [[43.5], [4.5]]]]},
         ),
-        # Two channels, the tap to the left doubled in gap: 1 * 2 + bias of 3 steps of 0.125; the pad is zero point 10.
+        # Real values 1, 2, 4 after one column of padding; taps two apart. Channel 0: weights 0.5 and 0.25, bias 0.375;
+        # channel 1: weights -2 and 2, bias -5. Sums 0.875, -1, 1.875, 1, in steps of 1/16 from 18, after RELU.
         Example(
             "quant8_asymm_per_channel/explicit/in13",
             {
                 "input": [[[[12], [14], [18]]]],
                 "filter": [[[[2], [1]]], [[[-4], [4]]]],
-                "bias": [3, -8],
+                "bias": [3, -20],
                 **explicit(1, 0),
                 "activation": 1,
                 "nchw": False,
                 "dilation_w": 2,
                 "dilation_h": 1,
             },
-            {"output": [[[[32, 28], [36, 52]]]]},
+            {"output": [[[[32, 18], [48, 34]]]]},
             {"input": (0.5, 10), "filter": ((0.25, 0.5), 0), "output": (0.0625, 18)},
         ),
     ),
@@ -419,9 +418,9 @@ GROUPED_CONV_2D = OperationDef(
 TRANSPOSE_CONV_2D = OperationDef(
     code=OperationType.TRANSPOSE_CONV_2D,
     doc="Each input value adds its filter image to the output at (h * stride_h - pad_top, w * stride_w - pad_left); "
-    "bias and activation come last. Right and bottom padding may be negative, which public code allows to reach every size "
-    "with strides above 1. With implicit padding, public code reads height and width of output_shape only to derive "
-    "SAME paddings, and takes the output's size from the input: draws keep the operand consistent with both.",
+    "bias and activation come last. Right and bottom padding may be negative, which public code allows to reach every "
+    "size with strides above 1. With implicit padding, public code reads height and width of output_shape only to "
+    "derive SAME paddings, and takes the output's size from the input: draws keep the operand consistent with both.",
     forms=_mandatory_forms(
         filter_operand("[depth_out, height, width, depth_in]"),
         before_scheme=(int32_list("output_shape", "Wanted shape of the output, in the layout used."),),

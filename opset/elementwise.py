@@ -92,7 +92,7 @@ def _elementwise(
     return OperationDef(
         code=code,
         doc=doc,
-        forms=(form(tensor("input", "Source.", 1, highest_rank)),),
+        forms=(form(tensor("input", "Source.", 1, highest_rank), since=min(level for _, level in rows)),),
         results=(tensor("output", "Shape of input.", 1, highest_rank),),
         rows=same(("input", "output"), *rows),
         rules=rules,

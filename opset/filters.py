@@ -203,13 +203,15 @@ def _faint(draft: Draft, name: str, shape: tuple[int, ...], steps: int) -> Argum
     return Argument(kind, shape, draft.real(0.1, 0.95), zero, value=value.astype(info(kind).dtype))
 
 
-def draw_input(draft: Draft, depths: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) -> tuple[int, int, int, int]:
+def draw_input(
+    draft: Draft, depths: tuple[int, ...] = (1, 2, 3, 4, 5, 6), largest: int = 8
+) -> tuple[int, int, int, int]:
     """Activation, layout and input; returns batch, height, width and channels."""
     draft.activation()
     span = draw_span(draft, draft.choose((1.0, 2.0, 2.0, 4.0)))
     if not _may_be_faint(draft):
-        return draw_image(draft, span, REACH, depths)
-    return draw_image(draft, span, REACH, depths, fresh=lambda d, shape: _faint(d, "input", shape, 6))
+        return draw_image(draft, span, REACH, depths, largest)
+    return draw_image(draft, span, REACH, depths, largest, lambda d, shape: _faint(d, "input", shape, 6))
 
 
 def _may_be_faint(draft: Draft) -> bool:

@@ -110,9 +110,8 @@ def _draw_dense(draft: Draft) -> None:
         x = draft.tensor("input", ranks=(2, 4), largest=largest)
     whole = math.prod(x.shape)
     # The input is flattened: its last dimension need not be the input size.
-    size = (
-        x.shape[-1] if draft.chance(70) else draft.choose([n for n in range(1, min(whole, 32) + 1) if whole % n == 0])
-    )
+    divisors = [n for n in range(1, min(whole, 32) + 1) if whole % n == 0]
+    size = x.shape[-1] if draft.chance(70) else draft.choose(divisors)
     units = draft.integer(1, 9)
     if tiny:
         w = _near_zero_point(draft, "weights", (units, size))

@@ -204,7 +204,7 @@ LOG_SOFTMAX = OperationDef(
         TypeRow("float16", FL3, {"logits": F16, "beta": OperandType.FLOAT16, "output": F16}),
     ),
     rules=(BETA_RULE, axis_rule("logits")),
-    infer=infer_same,
+    infer=lambda call: {"output": call["logits"].shape},
     kernel=_log_softmax,
     bound=_bound_log_softmax,
     draw=lambda draft: _draw(draft, "logits"),

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnhal.types import Array, PaddingScheme
-from opset.call import Argument, Call, with_shape, with_value
+from nnhal.types import Array, OperandType, PaddingScheme
+from opset.call import Argument, Call, scalar, with_shape, with_value
 from opset.definition import ExecutionRule, boolean, int32
 from opset.drawing import LARGEST_TENSOR, Draft, within
 from opset.shapes import Window, implicit_window, same_padding
@@ -35,6 +36,19 @@ DILATIONS = (
     int32("dilation_w", "Columns from one tap to the next.", 1),
     int32("dilation_h", "Rows from one tap to the next.", 1),
 )
+
+
+class Ends(Protocol):
+    """What lies before and behind a dimension."""
+
+    @property
+    def head(self) -> int:
+        """Before the first element."""
+
+    @property
+    def tail(self) -> int:
+        """After the last one."""
+
 
 Windows = tuple[Window, Window]  # along the height, along the width
 Size = tuple[int, int]  # height, width
@@ -92,10 +106,9 @@ def windows_of(call: Call, size: Size) -> Windows:
 
 
 def _window(call: Call, axis: str, length: int, size: int) -> Window:
-    names = call.signature.form.names(len(call.signature.form.operands))
-    dilation = call.integer(f"dilation_{axis}") if f"dilation_{axis}" in names else 1
+    dilation = call.integer(f"dilation_{axis}") if call.has(f"dilation_{axis}") else 1
     stride = call.integer(f"stride_{axis}")
-    if "padding_scheme" in names:
+    if call.has("padding_scheme"):
         return implicit_window(call.integer("padding_scheme"), length, size, stride, dilation)
     head, tail = ("pad_top", "pad_bottom") if axis == "h" else ("pad_left", "pad_right")
     return Window(size, stride, dilation, call.integer(head), call.integer(tail))
@@ -227,8 +240,7 @@ def padding_rule(size_of: Callable[[Call], Size]) -> ExecutionRule:
 
 
 def draw_image(draft: Draft, span: tuple[float, float], reach: float, depths: tuple[int, ...] = (1, 2, 3, 4, 5, 6),
-               fits: Callable[[Argument], bool] | None = None,
-               fresh: Callable[[Draft, tuple[int, ...]], Argument] | None = None
+               largest: int = 8, fresh: Callable[[Draft, tuple[int, ...]], Argument] | None = None
                ) -> tuple[int, int, int, int]:  # fmt: skip
     """Draws layout and input, new or of the scope; returns batch, height, width and channels.
 
@@ -237,11 +249,12 @@ def draw_image(draft: Draft, span: tuple[float, float], reach: float, depths: tu
         span: range of a new image's values.
         reach: largest magnitude that is taken from the scope.
         depths: numbers of channels of a new image.
-        fits: a further demand on an operand of the scope.
+        largest: most rows and columns of a new image.
         fresh: makes a new image of a shape, in place of the usual one.
     """
     nchw = draft.has("nchw") and draft.chance(40)
-    draft.scalar("nchw", nchw)
+    if draft.has("nchw"):
+        draft.put("nchw", scalar(OperandType.BOOL, nchw))
     kind = draft.type("input")
 
     def suits(a: Argument) -> bool:
@@ -251,13 +264,12 @@ def draw_image(draft: Draft, span: tuple[float, float], reach: float, depths: tu
             and a.value is not None
             and a.value.size <= LARGEST_TENSOR // 4
             and within(a, -reach, reach)
-            and (fits is None or fits(a))
         )
 
     found = draft.scope.find(suits)
     if found is None:
         batch = draft.choose((1, 1, 1, 2, 3))
-        height, width = (draft.choose((1, 2, 3, 4, 5, 6, 7, 8)) for _ in range(2))
+        height, width = (draft.integer(1, largest) for _ in range(2))
         shape = image_shape(batch, height, width, draft.choose(depths), nchw)
         if fresh is None:
             found = draft.tensor("input", shape, low=span[0], high=span[1], fits=lambda a: False)
@@ -274,19 +286,25 @@ def draw_windows(draft: Draft, height: int, width: int) -> Windows:
     dilated = draft.has("dilation_w")
     rows = _draw_window(draft, height, scheme, dilated)
     columns = _draw_window(draft, width, scheme, dilated)
-    draft.scalar("padding_scheme", PaddingScheme.SAME if scheme == "same" else PaddingScheme.VALID)
-    for name, value in (
-        ("pad_left", columns.head),
-        ("pad_right", columns.tail),
-        ("pad_top", rows.head),
-        ("pad_bottom", rows.tail),
-        ("stride_w", columns.stride),
-        ("stride_h", rows.stride),
-        ("dilation_w", columns.dilation),
-        ("dilation_h", rows.dilation),
-    ):
-        draft.scalar(name, value)
+    if explicit:
+        put_paddings(draft, rows, columns)
+    else:
+        put_int32(draft, padding_scheme=PaddingScheme.SAME if scheme == "same" else PaddingScheme.VALID)
+    put_int32(draft, stride_w=columns.stride, stride_h=rows.stride)
+    if dilated:
+        put_int32(draft, dilation_w=columns.dilation, dilation_h=rows.dilation)
     return rows, columns
+
+
+def put_int32(draft: Draft, **values: int) -> None:
+    """Makes constants the inputs of those names, which the form is known to have."""
+    for name, value in values.items():
+        draft.put(name, scalar(OperandType.INT32, value))
+
+
+def put_paddings(draft: Draft, rows: Ends, columns: Ends) -> None:
+    """Explicit paddings of a form that has them."""
+    put_int32(draft, pad_left=columns.head, pad_right=columns.tail, pad_top=rows.head, pad_bottom=rows.tail)
 
 
 def _draw_window(draft: Draft, length: int, scheme: str, dilated: bool) -> Window:

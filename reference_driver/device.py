@@ -7,35 +7,26 @@ they show whether the suite raises false alarms.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
-from nnhal.validate import validate_compilation, validate_execution, validate_model, validate_request
 
-from nnhal.buffers import read_inputs, write_outputs
 from nnhal.device import (
     DEFAULT_COMPILATION,
-    DEFAULT_EXECUTION,
-    NO_TIMING,
     Capabilities,
     CompilationConfig,
     Device,
-    ExecutionConfig,
-    ExecutionResult,
     OperandPerformance,
     PerformanceInfo,
     PreparedModel,
-    Timing,
     Traits,
 )
 from nnhal.errors import DriverError, UsageError
-from nnhal.model import Model, Request
-from nnhal.types import FL8, DeviceType, ErrorStatus, ExecutionMode, FeatureLevel, OperandType
+from nnhal.model import Model
+from nnhal.types import DeviceType, ErrorStatus, ExecutionMode, FeatureLevel, OperandType
+from nnhal.validate import validate_compilation, validate_model
 from opset import OPSET
-from opset.call import Call
-from opset.graph import evaluate
-from opset.validation import violations
 from opset.values import Arithmetic
+from reference_driver.execution import ReferencePreparedModel
 
 VERSION = "0.1.0"
 DTYPES: dict[str, type[np.float64] | type[np.float32]] = {"float64": np.float64, "float32": np.float32}
@@ -51,7 +42,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
 class ReferenceDevice(Device):
     """Computes by the specification. Slow, and right."""
 
-    traits = Traits(execution_modes=frozenset({ExecutionMode.SYNCHRONOUS}))
+    traits = Traits(execution_modes=frozenset(ExecutionMode))
 
     def __init__(self, arithmetic: str = "float64", order: str = "natural", level: str = "8") -> None:
         dtype = DTYPES[_one_of("arithmetic", arithmetic, tuple(DTYPES))]
@@ -87,33 +78,3 @@ class ReferenceDevice(Device):
         if not all(self.get_supported_operations(model)):
             raise DriverError(ErrorStatus.GENERAL_FAILURE, "the model has operations that are not supported")
         return ReferencePreparedModel(model, self.arithmetic, self.feature_level)
-
-
-class ReferencePreparedModel(PreparedModel):
-    """A validated model, evaluated anew at each execution."""
-
-    def __init__(self, model: Model, arithmetic: Arithmetic, level: FeatureLevel = FL8) -> None:
-        self._model = replace(model, translation=None)
-        self._arithmetic = arithmetic
-        self._level = level
-
-    def execute_synchronously(
-        self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION, deadline: int | None = None
-    ) -> ExecutionResult:
-        started = time.perf_counter_ns()
-        validate_request(request, self._model, self._level)
-        if deadline is not None and time.monotonic_ns() >= deadline:
-            raise DriverError(ErrorStatus.MISSED_DEADLINE_PERSISTENT, "the deadline for executing is past")
-        inputs = read_inputs(self._model, request)
-        launched = time.perf_counter_ns()
-        results = evaluate(self._model, inputs, self._arithmetic, check=_check)
-        done = time.perf_counter_ns()
-        timing = Timing(done - launched, done - started) if config.measure_timing else NO_TIMING
-        return write_outputs(self._model, request, [result.stored for result in results], timing)
-
-
-def _check(call: Call) -> None:
-    """Refuses a call that breaks a rule of stage EXECUTION."""
-    found = violations(call)
-    if found:
-        raise DriverError(ErrorStatus.GENERAL_FAILURE, f"{call.definition.name} breaks {found[0]}")

@@ -45,6 +45,7 @@ KINDS = (
     Kind("withdrawn", "Failing before, not supported now", "neither fixed nor failing"),
     Kind("waived", "Waived now", "failed before; fails still, and a waiver covers it"),
     Kind("supported", "Newly supported", "not judged before, passed or poor now"),
+    Kind("other", "Other changes", "neither judged in both runs nor the same"),
     Kind("only1", "Only in the first run", "not selected in the second"),
     Kind("only2", "Only in the second run", "not selected in the first, and not failing"),
 )
@@ -172,11 +173,12 @@ def compare(first: Run, second: Run) -> Comparison:
         before = _state(change.before, change.record in lacking[0], poor[0])
         after = _state(change.after, change.record in lacking[1], poor[1])
         altered += change.altered
-        key = _CHANGES.get((before, after))
-        if before == after == FAILING and change.before and change.after:
-            ways = {(record.verdict, record.cause) for record in (change.before, change.after)}
-            key = "otherwise" if len(ways) == 2 else None
-            still_failing += len(ways) == 1
+        key = _CHANGES.get((before, after), "" if before == after else "other")
+        if before == after and change.before and change.after:
+            verdicts = change.before.verdict == change.after.verdict
+            alike = verdicts and (before != FAILING or change.before.cause == change.after.cause)
+            key = "" if alike else "otherwise" if before == FAILING else "other"
+            still_failing += alike and before == FAILING
         if key:
             changes[key].append(change)
         else:

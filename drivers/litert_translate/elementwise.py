@@ -60,6 +60,8 @@ def _elu(node: Node) -> None:
 
 def _cast(node: Node) -> None:
     """CAST: of stored values, scales play no part."""
+    if (node["input"].type, node["output"].type) == (OperandType.TENSOR_INT32, OperandType.TENSOR_QUANT8_ASYMM):
+        raise UntranslatableError("LiteRT's CAST of int32 to uint8 drops the high bits, NNAPI clamps to 0..255")
     kinds = [TENSOR_TYPES[node[name].type] for name in ("input", "output")]
     node.add(
         "CAST", node.tensors("input"), node.all_results(), "CastOptions", InDataType=kinds[0], OutDataType=kinds[1]
@@ -88,8 +90,8 @@ TRANSLATORS: Mapping[int, Translator] = {
     OperationType.SUB: _arithmetic("SUB"),
     OperationType.MUL: _arithmetic("MUL"),
     OperationType.DIV: _divide,
-    OperationType.MAXIMUM: _plain("MAXIMUM"),
-    OperationType.MINIMUM: _plain("MINIMUM"),
+    OperationType.MAXIMUM: _moving("MAXIMUM"),
+    OperationType.MINIMUM: _moving("MINIMUM"),
     OperationType.POW: _plain("POW"),
     OperationType.EQUAL: _plain("EQUAL"),
     OperationType.NOT_EQUAL: _plain("NOT_EQUAL"),
@@ -99,7 +101,7 @@ TRANSLATORS: Mapping[int, Translator] = {
     OperationType.LESS_EQUAL: _plain("LESS_EQUAL"),
     OperationType.LOGICAL_AND: _plain("LOGICAL_AND"),
     OperationType.LOGICAL_OR: _plain("LOGICAL_OR"),
-    OperationType.SELECT: _plain("SELECT"),
+    OperationType.SELECT: _moving("SELECT"),
     OperationType.QUANTIZE: _plain("QUANTIZE"),
     OperationType.DEQUANTIZE: _plain("DEQUANTIZE"),
     OperationType.CAST: _cast,

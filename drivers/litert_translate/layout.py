@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from drivers.litert_translate.node import Node, UntranslatableError
-from nnhal.types import OperationType
+from nnhal.types import OperandType, OperationType
 
 Translator = Callable[[Node], None]
 
@@ -44,6 +44,8 @@ def _transpose(node: Node) -> None:
 
 def _concatenation(node: Node) -> None:
     """CONCATENATION."""
+    if node["output"].type == OperandType.TENSOR_QUANT8_ASYMM_SIGNED and len(node.quantizations()) > 1:
+        raise UntranslatableError("LiteRT's CONCATENATION of int8 wants one scale and zero point everywhere")
     node.add(
         "CONCATENATION",
         node.all_inputs(),

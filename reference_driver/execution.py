@@ -1,0 +1,203 @@
+"""Every way to run a prepared model: synchronous, asynchronous, in a burst, fenced, and reusable."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from nnhal.buffers import read_inputs, write_outputs
+from nnhal.device import (
+    DEFAULT_EXECUTION,
+    NO_TIMING,
+    Burst,
+    Execution,
+    ExecutionCallback,
+    ExecutionConfig,
+    ExecutionResult,
+    Fence,
+    FencedResult,
+    PreparedModel,
+    Timing,
+)
+from nnhal.errors import DriverError, invalid
+from nnhal.fences import SharedFence
+from nnhal.model import Model, Request
+from nnhal.types import ErrorStatus, FeatureLevel
+from nnhal.validate import validate_execution, validate_request, validate_tokens
+from opset.call import Call
+from opset.graph import evaluate
+from opset.validation import violations
+from opset.values import Arithmetic
+
+Report = Callable[[], FencedResult]
+
+
+class ReferencePreparedModel(PreparedModel):
+    """A validated model, evaluated anew at each execution."""
+
+    def __init__(self, model: Model, arithmetic: Arithmetic, level: FeatureLevel) -> None:
+        self._model = replace(model, translation=None)
+        self._arithmetic = arithmetic
+        self._level = level
+
+    def execute_synchronously(
+        self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION, deadline: int | None = None
+    ) -> ExecutionResult:
+        started = time.perf_counter_ns()
+        validate_request(request, self._model, self._level)
+        validate_execution(config, deadline)
+        return self._run(request, config, deadline, started)
+
+    def execute(
+        self,
+        request: Request,
+        callback: ExecutionCallback,
+        config: ExecutionConfig = DEFAULT_EXECUTION,
+        deadline: int | None = None,
+    ) -> None:
+        started = time.perf_counter_ns()
+        try:
+            validate_request(request, self._model, self._level)
+            validate_execution(config, deadline)
+        except DriverError as error:
+            callback.notify(error.status, ExecutionResult())
+            raise
+
+        def work() -> None:
+            try:
+                result = self._run(request, config, deadline, started)
+            except DriverError as error:
+                callback.notify(error.status, ExecutionResult())
+                return
+            enough = result.output_sufficient_size
+            callback.notify(ErrorStatus.NONE if enough else ErrorStatus.OUTPUT_INSUFFICIENT_SIZE, result)
+
+        threading.Thread(target=work, name="reference-execution", daemon=True).start()
+
+    def execute_fenced(
+        self,
+        request: Request,
+        wait_for: Sequence[Fence],
+        config: ExecutionConfig = DEFAULT_EXECUTION,
+        deadline: int | None = None,
+        duration: int | None = None,
+    ) -> tuple[Fence | None, Report]:
+        validate_request(request, self._model, self._level, fenced=True)
+        validate_execution(config, deadline, duration)
+        job = _FencedJob(self, request, config, deadline, duration)
+        if not wait_for:
+            job.run(())
+            return None, job.report
+        threading.Thread(target=job.run, args=(tuple(wait_for),), name="reference-fenced", daemon=True).start()
+        return job.fence, job.report
+
+    def configure_execution_burst(self) -> Burst:
+        return _ReferenceBurst(self)
+
+    def create_reusable_execution(self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION) -> Execution:
+        validate_request(request, self._model, self._level)
+        validate_execution(config)
+        return _ReferenceExecution(self, request, config)
+
+    def _run(self, request: Request, config: ExecutionConfig, deadline: int | None, started: int) -> ExecutionResult:
+        if deadline is not None and time.monotonic_ns() >= deadline:
+            raise DriverError(ErrorStatus.MISSED_DEADLINE_PERSISTENT, "the deadline for executing is past")
+        inputs = read_inputs(self._model, request)
+        launched = time.perf_counter_ns()
+        results = evaluate(self._model, inputs, self._arithmetic, check=_check)
+        done = time.perf_counter_ns()
+        timing = Timing(done - launched, done - started) if config.measure_timing else NO_TIMING
+        return write_outputs(self._model, request, [result.stored for result in results], timing)
+
+
+def _check(call: Call) -> None:
+    """Refuses a call that breaks a rule of stage EXECUTION."""
+    found = violations(call)
+    if found:
+        raise DriverError(ErrorStatus.GENERAL_FAILURE, f"{call.definition.name} breaks {found[0]}")
+
+
+class _FencedJob:
+    """One fenced execution under way."""
+
+    def __init__(
+        self,
+        prepared: ReferencePreparedModel,
+        request: Request,
+        config: ExecutionConfig,
+        deadline: int | None,
+        duration: int | None,
+    ) -> None:
+        self._prepared, self._request, self._config = prepared, request, config
+        self._deadline, self._duration = deadline, duration
+        self._launched = time.perf_counter_ns()
+        self._result: FencedResult | None = None
+        self.fence = SharedFence.create()
+
+    def run(self, wait_for: Sequence[Fence]) -> None:
+        """Waits, executes, signals."""
+        status, timing, fenced = ErrorStatus.NONE, NO_TIMING, NO_TIMING
+        try:
+            for fence in wait_for:
+                fence.wait()
+            ready = time.perf_counter_ns()
+            ends = [self._deadline] if self._deadline is not None else []
+            if self._duration is not None:
+                ends.append(time.monotonic_ns() + self._duration)
+            result = self._prepared._run(self._request, self._config, min(ends, default=None), ready)
+            fenced = result.timing
+            if fenced.time_in_driver is not None:
+                timing = Timing(fenced.time_on_device, time.perf_counter_ns() - self._launched)
+        except DriverError as error:
+            status = error.status
+        self._result = FencedResult(status, timing, fenced)
+        self.fence.signal(status)
+
+    def report(self) -> FencedResult:
+        """Status and timing; GENERAL_FAILURE while the work is not done."""
+        return self._result or FencedResult(ErrorStatus.GENERAL_FAILURE)
+
+
+class _ReferenceBurst(Burst):
+    """A burst that keeps nothing: memory is cheap to map here."""
+
+    def __init__(self, prepared: ReferencePreparedModel) -> None:
+        self._prepared = prepared
+
+    def execute_synchronously(
+        self,
+        request: Request,
+        memory_tokens: Sequence[int],
+        config: ExecutionConfig = DEFAULT_EXECUTION,
+        deadline: int | None = None,
+    ) -> ExecutionResult:
+        validate_tokens(request, memory_tokens)
+        return self._prepared.execute_synchronously(request, config, deadline)
+
+    def release_memory_resource(self, token: int) -> None:
+        if token < 0:
+            raise invalid(f"memory token {token} is negative")
+
+
+class _ReferenceExecution(Execution):
+    """A request that was checked once."""
+
+    def __init__(self, prepared: ReferencePreparedModel, request: Request, config: ExecutionConfig) -> None:
+        self._prepared, self._request, self._config = prepared, request, config
+        self._busy = threading.Lock()
+
+    def execute_synchronously(self, deadline: int | None = None) -> ExecutionResult:
+        if not self._busy.acquire(blocking=False):
+            raise DriverError(ErrorStatus.GENERAL_FAILURE, "a reusable execution runs once at a time")
+        try:
+            validate_execution(self._config, deadline)
+            return self._prepared._run(self._request, self._config, deadline, time.perf_counter_ns())
+        finally:
+            self._busy.release()
+
+    def execute_fenced(
+        self, wait_for: Sequence[Fence], deadline: int | None = None, duration: int | None = None
+    ) -> tuple[Fence | None, Report]:
+        return self._prepared.execute_fenced(self._request, wait_for, self._config, deadline, duration)
