@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+from conformance.mutations import MUTATIONS, Mutant, Mutation
 from conformance.profiles import PROFILES, Profile
 from harness.batch import Batch, NotApplicableError
 from harness.case import Origin, TestCase
 from harness.make import invalid_model_case, positive_case, unexecutable_case
+from nnhal.model import Model
 from nnhal.operations import Signature, ValidationRule
-from nnhal.types import FeatureLevel
+from nnhal.types import FL4, FL5, FeatureLevel
 from nnhal.validate import violations as model_violations
 from opset import OPSET
 from opset.call import Call
@@ -20,7 +23,7 @@ from opset.drawn import draw_call
 from opset.examples import from_example
 from opset.graph import model_of
 from opset.source import SeededSource
-from opset.validation import applies, broken, holds, violations
+from opset.validation import applies, broken, holds, needed_level, violations
 
 TRIES = 60  # draws in search of a call in which a rule can be broken
 
@@ -99,11 +102,13 @@ def constants(call: Call, number: int) -> frozenset[str]:
 
 
 def negative_batches(profile: str, seed: int) -> Iterator[Batch]:
-    """Every rule of every operation broken alone, in each signature."""
+    """Every rule of every operation broken alone, in each signature; and models that are wrong as graphs."""
     numbers = PROFILES[profile]
     for definition in OPSET.values():
-        for signature in definition.signatures:
+        for place, signature in enumerate(definition.signatures):
             yield _broken(definition, signature, numbers, seed)
+            if place % numbers.every == 0:
+                yield _mutated(definition, signature, numbers, seed)
 
 
 def _broken(definition: OperationDef, signature: Signature, profile: Profile, seed: int) -> Batch:
@@ -132,6 +137,38 @@ def _invalid(call: Call, bad: Call, rule: ValidationRule, named: Origin) -> Test
     return invalid_model_case(model, twin, named, rule.text, level, rule.until)
 
 
+def _mutated(definition: OperationDef, signature: Signature, profile: Profile, seed: int) -> Batch:
+    batch = origin(definition, signature, "mutated")
+
+    def make(number: int) -> TestCase:
+        mutation = MUTATIONS[number // profile.mutants]
+        words = f"{seed}/{batch.batch}/{number}"
+        call = drawn(definition, signature, words)
+        model, _ = model_of(call, constants(call, number))
+        level, until = max(FeatureLevel), None
+        mutant = _mutant(mutation, model, level, needed_level(call), words)
+        if mutant is None:  # some rules are those of the older levels alone
+            level, until = FL4, FL5
+            mutant = _mutant(mutation, model, level, needed_level(call), words)
+        if mutant is None:
+            raise NotApplicableError(f"the mutation {mutation.name} leaves this model valid")
+        named = replace(batch, number=number, rule=f"{mutation.name}:{mutant.label}", seed=words)
+        text = f"{mutation.sentence}: {mutant.change}"
+        return invalid_model_case(mutant.model, model, named, text, needed_level(call), until)
+
+    return Batch(batch, tuple(range(len(MUTATIONS) * profile.mutants)), make)
+
+
+def _mutant(mutation: Mutation, model: Model, level: FeatureLevel, lowest: FeatureLevel, words: str) -> Mutant | None:
+    """A mutant that is invalid at a level and at the lowest that takes the model; None where there is none."""
+    if lowest > level:
+        return None
+    for mutant in mutation.apply(model, level, random.Random(words), 3):
+        if model_violations(mutant.model, lowest):
+            return mutant
+    return None
+
+
 def find_break(
     definition: OperationDef, signature: Signature, rule: ValidationRule | ExecutionRule, words: str
 ) -> tuple[Call, Call]:
@@ -144,7 +181,9 @@ def find_break(
     if isinstance(rule, ValidationRule) and rule.until is not None:
         level = FeatureLevel(rule.until - 1)
         if signature.since > level:
-            raise NotApplicableError(f"{rule.label} is lifted before level {signature.since.version} brings the signature")
+            raise NotApplicableError(
+                f"{rule.label} is lifted before level {signature.since.version}, the signature's first"
+            )
     for attempt in range(TRIES):
         scope = Scope(SeededSource(f"{words}/{attempt}"), level)
         call = draw_call(definition, signature, scope)

@@ -7,20 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import mmap
-import os
-import platform
-import random
-import signal
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from drivers._faults import BEFORE, FAULTS
 from nnhal import loading
 from nnhal.buffers import argument_bytes, argument_shape
 from nnhal.device import (
@@ -49,54 +42,11 @@ from nnhal.device import (
 from nnhal.errors import DriverError, UsageError, invalid
 from nnhal.loading import DriverSpec
 from nnhal.model import Model, Request, RequestArgument, Translation
-from nnhal.types import DeviceStatus, DeviceType, ErrorStatus, OperationType, info
+from nnhal.types import DeviceStatus, DeviceType, ErrorStatus, OperandType, OperationType, info
 
 INNER = "inner."
 BYTES_OUTSIDE = 8
-LEAK = 1 << 20
 
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault and what has to catch it.
-
-    Attributes:
-        text: what the driver does wrong.
-        verdict: of the case in which it happens.
-        cause: beside the verdict.
-    """
-
-    text: str
-    verdict: str
-    cause: str
-
-
-FAULTS: dict[str, Fault] = {
-    "abort": Fault("calls abort() during an execution", "CRASH", "DIED"),
-    "segfault": Fault("reads address 0 during an execution", "CRASH", "DIED"),
-    "exit": Fault("ends its process with status 0 during an execution", "CRASH", "DIED"),
-    "hang": Fault("sleeps for ever during an execution", "HANG", "SILENT"),
-    "spin": Fault("loops in native code for ever, holding the GIL", "HANG", "SILENT"),
-    "slow": Fault("takes `seconds` (1) longer for an execution", "PASS", ""),
-    "write_outside": Fault("writes behind the end of an output", "FAIL", "OVERRUN"),
-    "write_before": Fault("writes in front of an output", "FAIL", "OVERRUN"),
-    "write_input": Fault("changes an input", "FAIL", "INPUT_WRITTEN"),
-    "wrong_shape": Fault("reports an output shape that is wrong", "FAIL", "SHAPE"),
-    "wrong_value": Fault("gets one element of an output wrong", "FAIL", "VALUE"),
-    "nan": Fault("writes NaN into one element of a float output", "FAIL", "VALUE"),
-    "no_output": Fault("reports success and leaves the outputs untouched", "FAIL", "VALUE"),
-    "stale": Fault("gives the outputs of the execution before", "FAIL", "VALUE"),
-    "flaky": Fault("gets every third execution wrong", "FLAKY", "VALUE"),
-    "lie_timing": Fault("claims less time in the driver than on the device", "FAIL", "TIMING"),
-    "leak": Fault("keeps 1 MiB and a descriptor of every execution", "FAIL", "LEAK"),
-    "daemon": Fault("leaves a daemonised process behind", "PASS", ""),
-    "garbage": Fault("writes random bytes to the sockets of its process", "CRASH", "DIED"),
-    "value_error": Fault("raises ValueError during an execution", "FAIL", "UNCLEAN_ERROR"),
-    "refuse_all": Fault("answers INVALID_ARGUMENT to every model", "FAIL", "STATUS"),
-    "refuse_prepare": Fault("claims support, then fails to prepare", "FAIL", "STATUS"),
-    "accept_all": Fault("accepts invalid models and requests", "FAIL", "ACCEPTED"),
-    "wrong_count": Fault("answers a query with one boolean too many", "FAIL", "MALFORMED"),
-}
 
 _ANSWERS = {"refuse_all", "refuse_prepare", "accept_all", "wrong_count"}
 
@@ -129,82 +79,6 @@ class _Trigger:
             return self._count > self._after
 
 
-def _abort() -> None:
-    os.abort()
-
-
-def _segfault() -> None:
-    ctypes.string_at(0)
-
-
-def _exit() -> None:
-    os._exit(0)
-
-
-def _hang() -> None:
-    while True:
-        time.sleep(3600)
-
-
-_JUMP_TO_ITSELF = {"x86_64": b"\xeb\xfe", "aarch64": b"\x00\x00\x00\x14"}
-
-
-def _spin() -> None:
-    code = _JUMP_TO_ITSELF.get(platform.machine())
-    if code is None:
-        raise UsageError(f"faulty: fault=spin is not made for {platform.machine()}")
-    area = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    area.write(code)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
-    ctypes.PYFUNCTYPE(None)(address)()  # keeps the GIL: no other thread of the process runs either
-
-
-def _value_error() -> None:
-    raise ValueError("an exception that no driver may raise")
-
-
-def _daemon() -> None:
-    if os.fork():
-        return
-    try:
-        os.setsid()
-        if not os.fork():
-            signal.pause()
-    finally:
-        os._exit(0)
-
-
-def _garbage() -> None:
-    data = random.Random(0).randbytes(4096)
-    for name in Path("/proc/self/fd").iterdir():
-        descriptor = int(name.name)
-        try:
-            if descriptor > 2 and stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                os.write(descriptor, data)
-        except OSError:
-            continue  # a socket that listens
-
-
-_leaked: list[tuple[bytearray, int]] = []
-
-
-def _leak() -> None:
-    _leaked.append((bytearray(LEAK), os.dup(2)))
-
-
-_BEFORE: dict[str, Callable[[], None]] = {
-    "abort": _abort,
-    "segfault": _segfault,
-    "exit": _exit,
-    "hang": _hang,
-    "spin": _spin,
-    "value_error": _value_error,
-    "daemon": _daemon,
-    "garbage": _garbage,
-    "leak": _leak,
-}
-
-
 def _poke(view: memoryview, offset: int, count: int) -> None:
     """Writes bytes at an offset from a view's start, wherever that is, as native code would."""
     address = np.frombuffer(view, np.uint8).ctypes.data
@@ -215,14 +89,18 @@ def _present(arguments: tuple[RequestArgument, ...]) -> list[tuple[int, RequestA
     return [(i, a) for i, a in enumerate(arguments) if not a.has_no_value and a.location.length]
 
 
-def _damage(view: memoryview, dtype: np.dtype[np.generic]) -> None:
+def _damage(view: memoryview, kind: int) -> None:
     """Changes the middle element by more than any rounding."""
+    dtype = info(kind).dtype
     values = np.frombuffer(view, dtype)
     place = len(values) // 2
     if dtype.kind == "f":
-        values[place] = np.nan_to_num(values[place]) * 2 + 1
+        value = float(values[place])
+        values[place] = 1 if not np.isfinite(value) else value / 2 if abs(value) >= 4 else value + 1
+    elif kind in (OperandType.BOOL, OperandType.TENSOR_BOOL8):
+        values[place] = not values[place]
     else:
-        values[place] ^= 1 << (dtype.itemsize * 8 - 2) if dtype.itemsize > 1 else 0x41
+        values[place] ^= 1 << (dtype.itemsize * 8 - 2)
 
 
 class _Outputs:
@@ -232,26 +110,27 @@ class _Outputs:
         self.views = [argument_bytes(request, a) for _, a in _present(request.outputs)]
         operands = [model.main.operands[i] for i in model.main.output_indexes]
         kinds = [operands[i] for i, _ in _present(request.outputs)]
-        self.dtypes = [info(operand.type).dtype for operand in kinds]
+        self.kinds = [operand.type for operand in kinds]
 
     def copy(self) -> list[bytes]:
         """What they hold now."""
         return [bytes(view) for view in self.views]
 
     def write(self, content: list[bytes]) -> None:
-        """Puts such a copy back where the sizes are the same."""
+        """Puts such a copy back, as far as it fits."""
         for view, data in zip(self.views, content, strict=False):
-            if len(view) == len(data):
-                view[:] = data
+            size = min(len(view), len(data))
+            view[:size] = data[:size]
 
     def damage(self) -> None:
         """Gets one element of the first output wrong."""
         if self.views:
-            _damage(self.views[0], self.dtypes[0])
+            _damage(self.views[0], self.kinds[0])
 
     def put_nan(self) -> None:
         """Makes one element of the first float output NaN."""
-        for view, dtype in zip(self.views, self.dtypes, strict=True):
+        for view, kind in zip(self.views, self.kinds, strict=True):
+            dtype = info(kind).dtype
             if dtype.kind == "f":
                 values = np.frombuffer(view, dtype)
                 values[len(values) // 2] = np.nan
@@ -289,8 +168,8 @@ class FaultyPreparedModel(PreparedModel):
             return run()
         if fault == "slow":
             time.sleep(trigger.seconds)
-        if fault in _BEFORE:
-            _BEFORE[fault]()
+        if fault in BEFORE:
+            BEFORE[fault]()
         if fault == "no_output":
             outputs = _Outputs(self._model, request)
             before = outputs.copy()

@@ -21,11 +21,13 @@ class Batch:
         origin: what the ids are made of; its number is not used.
         numbers: which cases.
         make: makes the case of a number; raises NotApplicableError where there is none.
+        file: where a saved case comes from; it is named by this instead of its id.
     """
 
     origin: Origin
     numbers: tuple[int, ...]
     make: Callable[[int], TestCase]
+    file: str = ""
 
     @property
     def id(self) -> str:

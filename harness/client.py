@@ -1,10 +1,9 @@
-"""The suite's end of a connection to a driver service: requests, answers, deadlines, and what becomes of a silent driver."""
+"""The suite's end of a connection to a driver service: requests, answers, deadlines, silence."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import select
 import threading
 import time
@@ -23,8 +22,9 @@ from nnhal.errors import (
     UncleanError,
     UsageError,
 )
+from nnhal.parts import Json, Parts
 from nnhal.types import ErrorStatus
-from nnhal.wire import Json, Parts, decode
+from nnhal.wire import decode
 
 MOST_DEADLINES = 3  # that a starved driver gets
 PATIENCE = 0.05  # seconds after which a call's use of the processor is looked at
@@ -247,10 +247,7 @@ class Connection:
         try:
             if not self._take(events):
                 timeout = None if until is None else max(0.0, until - time.monotonic()) * 1000
-                spun = time.monotonic() + 0.0003
-                while not (ready := self._poller.poll(0)) and time.monotonic() < spun:
-                    os.sched_yield()
-                ready = [descriptor for descriptor, _ in ready or self._poller.poll(timeout)]
+                ready = [descriptor for descriptor, _ in self._poller.poll(timeout)]
                 if self._channel.fileno() in ready:
                     self._channel.fill()
                     self._take(events)
@@ -335,7 +332,7 @@ class Connection:
         else:
             try:
                 body = words[2] if len(words) == 3 and words[0] == "notify" else None
-                status, result = decode(tuple[ErrorStatus, ExecutionResult], body, parts)  # type: ignore[arg-type]
+                status, result = decode(tuple[ErrorStatus, ExecutionResult], body, parts)
                 copy_back()
                 callback.notify(ErrorStatus(status), result)
             except ValueError as error:

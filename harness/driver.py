@@ -13,7 +13,7 @@ from nnhal.device import DEFAULT_COMPILATION, Adapter, CompilationConfig, Device
 from nnhal.errors import UncleanError
 from nnhal.loading import DriverSpec
 from nnhal.model import Model
-from nnhal.types import FeatureLevel
+from nnhal.types import DeviceType, FeatureLevel
 
 TRANSLATIONS_KEPT = 8
 
@@ -155,8 +155,10 @@ def ask_facts(device: Device) -> DriverFacts:
     Raises:
         UncleanError: an answer makes no sense.
     """
-    try:
-        kind = device.get_type().name
-    except AttributeError:
-        raise UncleanError("TypeError", "get_type did not answer with a DeviceType") from None
-    return DriverFacts(str(device.get_version_string()), kind, FeatureLevel(device.feature_level), device.traits)
+    kind = device.get_type()
+    if not isinstance(kind, DeviceType):
+        raise UncleanError("TypeError", f"get_type answered {type(kind).__name__}, DeviceType is due")
+    if device.feature_level not in list(FeatureLevel):
+        raise UncleanError("ValueError", f"feature_level is {device.feature_level!r}, 1 to 8 is due")
+    version, level = str(device.get_version_string()), FeatureLevel(device.feature_level)
+    return DriverFacts(version, kind.name, level, device.traits)

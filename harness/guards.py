@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,10 +78,10 @@ class Guarded:
     used: tuple[int, int]
 
     def output(self, number: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array | None:
-        """A copy of an output in a shape, or None when its place is too small for it."""
+        """A copy of an output in a shape, or None when its place is too small for it, or it is no shape."""
         place = self.outputs[number]
-        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if count > place.length:
+        count = math.prod(shape) * dtype.itemsize
+        if min(shape, default=0) < 0 or count > place.length:
             return None
         data = self._view(OUTPUTS)[place.offset : place.offset + count]
         return np.frombuffer(bytes(data), dtype).reshape(shape)
@@ -92,8 +93,7 @@ class Guarded:
             (INPUTS, "input", self.inputs),
             (OUTPUTS, "output", self.outputs),
         ):
-            known = [place for place in places if place is not None]
-            found += _overruns(self._view(which)[: self.used[which]], known, kind)
+            found += _overruns(self._view(which)[: self.used[which]], places, kind)
         view = self._view(INPUTS)
         for number, (place, value) in enumerate(zip(self.inputs, self.values, strict=True)):
             if place is None or value is None:
@@ -111,21 +111,23 @@ class Guarded:
         return pool.view()
 
 
-def _overruns(view: memoryview, places: Sequence[Placed], kind: str) -> list[tuple[str, str]]:
+def _overruns(view: memoryview, places: Sequence[Placed | None], kind: str) -> list[tuple[str, str]]:
     data = np.frombuffer(view, np.uint8)
     free = np.ones(len(data), bool)
-    for place in places:
+    known = [(number, place) for number, place in enumerate(places) if place is not None]
+    for _, place in known:
         free[place.offset : place.offset + place.length] = False
     hit = np.flatnonzero(free & (data != CANARY_BYTE))
     if not len(hit):
         return []
     first = int(hit[0])
-    nearest = min(range(len(places)), key=lambda i: _distance(places[i], first))
-    place = places[nearest]
+    if not known:
+        return [("OVERRUN", f"{len(hit)} bytes written where there is no {kind}, the first at {first}")]
+    number, place = min(known, key=lambda pair: _distance(pair[1], first))
     where = (
-        f"{place.offset - first} bytes before {kind} {nearest}"
+        f"{place.offset - first} bytes before {kind} {number}"
         if first < place.offset
-        else f"{first - place.offset - place.length} bytes behind the end of {kind} {nearest}"
+        else f"{first - place.offset - place.length} bytes behind the end of {kind} {number}"
     )
     return [("OVERRUN", f"{len(hit)} bytes written outside, the first {where}")]
 

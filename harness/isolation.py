@@ -1,4 +1,4 @@
-"""A driver in a process of its own: started, replaced after a death, asked through an ordinary Device, cleaned up after."""
+"""A driver in a process of its own: started, replaced after a death, asked as a Device, cleaned up after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from harness.client import Connection
-from harness.process import ServiceProcess, find_crash_trace
+from harness.process import ServiceProcess, find_crash_trace, interpreter
 from harness.remote import RemoteDevice, Translate
 from nnhal import loading
 from nnhal.channel import Channel, Closed
@@ -22,8 +22,9 @@ from nnhal.device import Traits
 from nnhal.errors import DriverDied, DriverError, SuiteError, UsageError
 from nnhal.loading import DriverSpec
 from nnhal.model import Model, Translation
+from nnhal.parts import Json, Parts
 from nnhal.types import FeatureLevel
-from nnhal.wire import Json, Parts, decode, encode
+from nnhal.wire import decode, encode
 
 __all__ = ["DEADLINE", "IsolatedDriver", "Sample", "find_crash_trace"]
 
@@ -72,15 +73,16 @@ def _greet(process: ServiceProcess, channel: Channel, seconds: float) -> Hello:
             if time.monotonic() > end:
                 process.stop("did not load in time", stacks=True)
                 raise UsageError(f"driver {name!r} was not ready within {seconds:g} s{_last_line(process.log())}")
-            if not channel.fill() and process.wait(0.002):
-                if not channel.fill():
-                    raise Closed
+            if not channel.fill() and process.wait(0.002) and not channel.fill():
+                raise Closed
         words, parts = message
         parts.close()
         return _understand(name, words)
     except Closed:
         process.wait(3)
         reason = f"its process {process.reason}{_last_line(process.log())}"
+        if "No module named 'numpy'" in reason:
+            reason += f"; run {interpreter(process.spec)} -m pip install 'numpy>=1.24'"
         raise UsageError(f"driver {name!r} could not be loaded: {reason}") from None
     except ValueError as error:
         process.stop("sent nonsense at its start")
@@ -175,8 +177,10 @@ class IsolatedDriver:
 
     def _begin(self, translate: str | None = None) -> _Worker:
         self._started += 1
+        # A vendor's translation needs the suite's packages, not the runtime's.
+        spec = self.spec if translate is None else dataclasses.replace(self.spec, python=None)
         process = ServiceProcess(
-            self.spec,
+            spec,
             f"{self.tag}.{self._started}.",
             log_path=self._log_path,
             memory=self._memory,
@@ -309,10 +313,7 @@ class IsolatedDriver:
             found = self._translations.get(id(model))
         if found is not None:
             return found[1]
-        if self.spec.is_ours:
-            made = self._translate_here(model, adapter)
-        else:
-            made = self._translate_apart(model, adapter)
+        made = (self._translate_here if self.spec.is_ours else self._translate_apart)(model, adapter)
         ready = dataclasses.replace(model, translation=made)
         with self._lock:
             self._translations[id(model)] = (model, ready)
@@ -335,11 +336,7 @@ class IsolatedDriver:
             if worker is None or worker.process.exit is not None:
                 if worker is not None:
                     worker.close()
-                spec, self.spec = self.spec, dataclasses.replace(self.spec, python=None)
-                try:
-                    worker = self._translator = self._begin(translate=adapter)
-                finally:
-                    self.spec = spec
+                worker = self._translator = self._begin(translate=adapter)
                 hello = _greet(worker.process, worker.channel, self._load_deadline)
                 worker.device = self._device(worker, worker.channel, hello)
             if worker.device is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -14,8 +14,10 @@ from nnhal.device import Timing
 from nnhal.types import Array, ErrorStatus, OperandType, info
 
 MEAN_LIMIT_STEPS = 0.25  # of a step, for requantisation
+SQUARE_LIMIT_STEPS = 0.125  # of what rounding leaves, 1/12; truncation in any direction leaves 1/3, which is 1/4 more
 QUALITY_ELEMENTS = 32  # fewer elements say nothing about a mean
 TIE = 1e-3  # steps: closer to a tie, either neighbour is as good
+WHOLE = 1e-6  # steps: closer to a whole step, nothing is rounded
 ONE_SIDED = 0.8  # share of results of one sign from which on the sum of errors is not judged
 
 
@@ -207,7 +209,12 @@ def judge_execution(expect: Returns, done: StepOutcome) -> Judgement:
     if not judgements:
         return Judgement(Verdict.PASS, stage=stage)
     order = [Verdict.FAIL, Verdict.POOR, Verdict.PASS]
-    return min(judgements, key=lambda j: (order.index(j.verdict), -(j.error or 0.0)))
+    worst = min(judgements, key=lambda j: (order.index(j.verdict), -(j.error or 0.0)))
+    ulps = [j.ulp for j in judgements if j.ulp is not None]
+    sizes = [due.value.size for due in expect.outputs]
+    masked = sum(j.masked * size for j, size in zip(judgements, sizes, strict=True)) / max(sum(sizes), 1)
+    error = max(j.error or 0.0 for j in judgements)
+    return replace(worst, error=error, ulp=max(ulps, default=None), masked=masked)
 
 
 def _judge_timing(timing: Timing | None) -> str:
@@ -226,7 +233,7 @@ def judge_output(due: Expected, got: Array) -> Judgement:
         return Judgement(Verdict.PASS, stage=Action.EXECUTE.value, error=0.0)
     actual = got.astype(np.float64)
     quantized = due.type not in _FLOATS
-    target = _round_half_away(due.value) if quantized else _in_type(due.value, due.type)
+    target = _nearest_steps(due.value, actual) if quantized else _in_type(due.value, due.type)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(actual - (target if quantized else due.value))
         same = (actual == target) | ((actual != actual) & (target != target))
@@ -251,9 +258,12 @@ def judge_output(due: Expected, got: Array) -> Judgement:
 _FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16, OperandType.FLOAT32, OperandType.FLOAT16)
 
 
-def _round_half_away(values: Array) -> Array:
-    rounded: Array = np.trunc(values + np.copysign(0.5, values))
-    return rounded
+def _nearest_steps(values: Array, actual: Array) -> Array:
+    """Steps as they are stored. At a tie it is the neighbour on the side of what came: both are as good."""
+    below = np.floor(values)
+    tie = np.abs(values - below - 0.5) <= TIE
+    up = np.where(tie, actual > below, values - below > 0.5)
+    return np.where(up, below + 1, below)
 
 
 def _in_type(values: Array, kind: OperandType) -> Array:
@@ -304,15 +314,29 @@ def _quality(due: Expected, actual: Array, target: Array, difference: Array, ope
     if due.type not in _FLOATS:
         if not info(due.type).scaled:
             return ""
-        fraction = np.abs(due.value - np.floor(due.value) - 0.5)
-        counted = ~open_ & (fraction > TIE)
+        counted = ~open_ & _tells_of_rounding(due)
         if counted.sum() < QUALITY_ELEMENTS:
             return ""
         mean = float((actual - target)[counted].mean())
         if abs(mean) > MEAN_LIMIT_STEPS:
             return f"mean error {mean:.3g} steps over {int(counted.sum())} elements, allowed {MEAN_LIMIT_STEPS}"
+        apart = ((actual - due.value) ** 2 - (target - due.value) ** 2)[counted]
+        if apart.mean() > SQUARE_LIMIT_STEPS:
+            return (
+                f"mean squared distance to the unrounded values {apart.mean():.3g} above that of rounding, "
+                f"over {int(counted.sum())} elements, allowed {SQUARE_LIMIT_STEPS}: truncation, or coarse arithmetic"
+            )
         return ""
     return _float_quality(due, actual, difference, open_)
+
+
+def _tells_of_rounding(due: Expected) -> Array:
+    """Which quantised elements count for the mean: no ties, nothing saturated, whole steps only for want of others."""
+    ends = np.iinfo(info(due.type).dtype)
+    apart = np.abs(due.value - np.rint(due.value))
+    inside: Array = (apart < 0.5 - TIE) & (due.value > ends.min) & (due.value < ends.max)
+    between = inside & (apart > WHOLE)
+    return between if between.sum() >= QUALITY_ELEMENTS else inside
 
 
 def _float_quality(due: Expected, actual: Array, difference: Array, open_: Array) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import math
+import os
 import re
 import shlex
 import sys
@@ -16,12 +18,13 @@ import pytest
 
 from harness.batch import Batch
 from harness.case import TestCase, load
-from harness.driver import open_driver
+from harness.driver import Driver, open_driver
 from harness.environment import write_environment
+from harness.isolation import DEADLINE
 from harness.judge import Verdict
 from harness.record import Record, RecordFile, read_run
-from harness.session import Options, Session, facts_header, failure_text
-from harness.waivers import load_waivers
+from harness.session import Options, Session, failure_text
+from harness.waivers import Waivers, load_waivers
 from nnhal import loading
 from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
@@ -31,21 +34,30 @@ PROFILES = ("ci", "quick", "full", "nightly")
 DEFAULT_PROFILE = "quick"
 SHOWN = 8  # failing cases that an item's failure shows in full
 SUITE_VERSION = "0.1.0"
+ADOPTED = {"profile": DEFAULT_PROFILE, "seed": 0, "level": None, "case": []}  # what a resumed run takes from its plan
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 QUIET = {Verdict.NOT_SUPPORTED.value, Verdict.NOT_APPLICABLE.value}
 
 
 @dataclass
 class State:
-    """What the plugin keeps while pytest runs."""
+    """What the plugin keeps while pytest runs.
+
+    Attributes:
+        patterns: ids and globs of `--case`.
+        saved: cases that `--case` names by file.
+        planned: batches of the run that goes on; None for a new run.
+    """
 
     config: pytest.Config
     specs: list[DriverSpec] = field(default_factory=list)
     patterns: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
+    saved: tuple[Batch, ...] = ()
+    planned: frozenset[str] | None = None
     sessions: dict[str, Session] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     started: float = 0.0
-    announced: bool = False
+    complaints: list[str] = field(default_factory=list)
 
     def option(self, name: str) -> Any:
         """The value of one of our options."""
@@ -59,20 +71,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the suite; pytest's own --strict and pytest-timeout's --timeout are taken."""
     group = parser.getgroup("nncts", "conformance of neural-network drivers")
     add = group.addoption
-    add("--driver", action="append", default=[], metavar="NAME[,KEY=VALUE...]", help="driver to test; may be given again")
+    add("--driver", action="append", default=[], metavar="NAME[,KEY=VALUE...]", help="driver to test; may be repeated")
     add("--driver-match", metavar="REGEX", help="test every driver found whose name matches")
     add("--level", type=int, metavar="1..8", help="test at this feature level at most")
     add("--profile", choices=PROFILES, default=DEFAULT_PROFILE, help="how many cases (default: quick)")
     add("--seed", type=int, default=0, metavar="N", help="seed of drawn cases (default: 0)")
-    add("--case", action="append", default=[], metavar="ID|GLOB|FILE", help="only these cases; may be given again")
+    add("--case", action="append", default=[], metavar="ID|GLOB|FILE", help="only these cases; may be repeated")
     add("--waivers", metavar="FILE", help="known failures: a TOML file, see docs/waivers.md")
     add("--runs", default="runs", metavar="DIR", help="where runs are written (default: runs)")
     add("--resume", metavar="DIR", help="go on with a run: cases that have a record are not run again")
     add("--driver-log", metavar="FILE|COMMAND", help="where the driver's own log comes from, shown at failures")
     add("--fail-poor", action="store_true", help="poor arithmetic fails the run, too")
-    add("--in-process", action="store_true", help="load the driver into this process: for debuggers, nothing is survived")
+    add("--in-process", action="store_true", help="load the driver into this process, for debuggers")
     add("--memory", metavar="SIZE", help="limit of the driver's address space, such as 4G")
-    add("--deadline", type=float, default=10.0, metavar="SECONDS", help="longest wait for an answer (default: 10)")
+    add("--deadline", type=float, default=DEADLINE, metavar="SECONDS", help="longest wait for an answer (default: 10)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,27 +92,39 @@ def pytest_configure(config: pytest.Config) -> None:
     state = State(config)
     config.stash[KEY] = state
     try:
+        if config.getoption("resume"):
+            state.planned = _adopt(config, Path(config.getoption("resume")))
         state.specs = _specs(config)
-        paths = [Path(text) for text in config.getoption("case")]
-        state.files = tuple(path for path in paths if path.is_file())
-        state.patterns = tuple(str(path) for path in paths if path not in state.files)
-        for path in paths:
-            if path not in state.files and (path.suffix == ".case" or "/" in str(path)) and "*" not in str(path):
-                raise UsageError(f"case file {path} does not exist; give a case id, a glob, or a saved case's file")
+        _read_cases(state)
         _memory(config.getoption("memory"))
         _level(config.getoption("level"))
-        if config.getoption("waivers"):
-            load_waivers(Path(config.getoption("waivers")))
-        if config.getoption("resume"):
-            read_run(Path(config.getoption("resume")))
-        if config.getoption("deadline") <= 0:
-            raise UsageError("--deadline must be above 0 seconds")
+        _waivers(state)
+        if not 0 < config.getoption("deadline") < math.inf:
+            raise UsageError(f"--deadline={config.getoption('deadline'):g} is no time; give seconds above 0")
+        if _is_controller(config):  # a worker of pytest-xdist that finds an error can only crash
+            _try_drivers(state)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 
 
+def _adopt(config: pytest.Config, folder: Path) -> frozenset[str]:
+    """Makes the options those of the run that goes on; gives the batches of its plan."""
+    plan, option = read_run(folder).plan, config.option
+    if not plan:
+        raise UsageError(f"{folder} has no plan, so that nobody knows what is left; start the run again")
+    if option.driver_match or option.driver not in ([], [plan["driver"]]):
+        raise UsageError(f"{folder} is a run of driver {plan['driver']}; --resume goes on with that one alone")
+    option.driver = [plan["driver"]]
+    for name, default in ADOPTED.items():
+        given, wanted = getattr(option, name), plan.get(name, default)
+        if given not in (default, wanted):
+            raise UsageError(f"{folder} was started with --{name}={wanted}; --resume goes on with that")
+        setattr(option, name, wanted)
+    return frozenset(plan["batches"])
+
+
 def _specs(config: pytest.Config) -> list[DriverSpec]:
-    specs = [DriverSpec.parse(text) for text in config.getoption("driver")]
+    specs = [DriverSpec.parse(text) for text in dict.fromkeys(config.getoption("driver"))]
     pattern = config.getoption("driver_match")
     if pattern:
         try:
@@ -109,8 +133,39 @@ def _specs(config: pytest.Config) -> list[DriverSpec]:
             raise UsageError(f"--driver-match={pattern} is no regular expression: {error}") from None
         if not found:
             raise UsageError(f"--driver-match={pattern} matches none of {', '.join(sorted(loading.installed()))}")
-        specs += [DriverSpec.parse(name) for name in found]
-    return specs
+        known = {spec.text for spec in specs}
+        specs += [DriverSpec.parse(name) for name in found if name not in known]
+    return specs or [DriverSpec.parse(loading.REFERENCE)]
+
+
+def _read_cases(state: State) -> None:
+    """Tells ids and globs from files, and reads the files."""
+    patterns, saved = [], []
+    for text in state.option("case"):
+        path = Path(text)
+        if path.is_file():
+            case = load(path)
+            saved.append(_saved(case, text))
+        elif "*" not in text and (path.suffix == ".case" or "/" in text):
+            raise UsageError(f"case file {text} does not exist; give a case id, a glob, or a saved case's file")
+        else:
+            patterns.append(text)
+    state.patterns, state.saved = tuple(patterns), tuple(saved)
+
+
+def _waivers(state: State) -> Waivers:
+    path = state.option("waivers")
+    return load_waivers(Path(path) if path else None)
+
+
+def _try_drivers(state: State) -> None:
+    """Starts each driver once.
+
+    Raises:
+        UsageError: one cannot be loaded.
+    """
+    for spec in state.specs:
+        _start_driver(state, spec, Path(os.devnull)).close()
 
 
 def _level(value: int | None) -> FeatureLevel | None:
@@ -133,35 +188,29 @@ def _memory(text: str | None) -> int | None:
 def parametrize(metafunc: pytest.Metafunc, batches: Sequence[Batch]) -> None:
     """Makes one item for each driver and batch; called by a suite's `pytest_generate_tests`."""
     state = metafunc.config.stash[KEY]
-    if state.files:
-        return _parametrize(metafunc, state, [])
+    if state.saved and not state.patterns:
+        batches = []
     chosen = [batch.select(state.patterns) for batch in batches]
-    return _parametrize(metafunc, state, [batch for batch in chosen if batch.numbers])
+    _parametrize(metafunc, state, [batch for batch in chosen if batch.numbers])
 
 
 def parametrize_saved(metafunc: pytest.Metafunc) -> None:
     """Makes one item for each driver and each case file that `--case` names."""
     state = metafunc.config.stash[KEY]
-    try:
-        cases = [load(path) for path in state.files]
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
-    _parametrize(metafunc, state, [_saved(case) for case in cases])
+    _parametrize(metafunc, state, state.saved)
 
 
-def _saved(case: TestCase) -> Batch:
-    return Batch(case.origin, (case.origin.number,), lambda number: case)
+def _saved(case: TestCase, file: str) -> Batch:
+    return Batch(case.origin, (case.origin.number,), lambda number: case, file)
 
 
 def _parametrize(metafunc: pytest.Metafunc, state: State, batches: Sequence[Batch]) -> None:
-    if not state.specs:
-        state.specs = [DriverSpec.parse("reference")]
-        state.announced = True
     many = len(state.specs) > 1
     rows = [
         pytest.param((spec.text, batch), id=f"{spec.text}:{batch.id}" if many else batch.id)
         for spec in state.specs
         for batch in batches
+        if state.planned is None or batch.id in state.planned
     ]
     metafunc.parametrize("batch_of_driver", rows, indirect=True)
 
@@ -212,8 +261,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if id(item) not in empty]
     order = [spec.text for spec in state.specs]
     items.sort(key=lambda item: order.index(param[0]) if (param := _param(item)) else -1)
-    if mine and state.patterns and not any(_param(item) for item in items):
-        raise pytest.UsageError(f"no case matches {' or '.join(state.patterns)}; see the ids in a run's records.jsonl")
+    if mine and state.patterns and not any(_param(item) for item in items) and not hasattr(config, "workerinput"):
+        raise pytest.UsageError(_nothing(state))
+
+
+def _nothing(state: State) -> str:
+    return f"no case matches {' or '.join(state.patterns)}; see the ids in a run's records.jsonl"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -241,45 +294,65 @@ def _is_controller(config: pytest.Config) -> bool:
     return bool(getattr(config.option, "dist", "no") != "no") and not hasattr(config, "workerinput")
 
 
+def _start_driver(state: State, spec: DriverSpec, log_path: Path) -> Driver:
+    return open_driver(
+        spec,
+        log_path=log_path,
+        in_process=state.option("in_process"),
+        deadline=state.option("deadline"),
+        memory=_memory(state.option("memory")),
+    )
+
+
 def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
     config = state.config
-    resume = config.getoption("resume")
-    folder = Path(resume) if resume else _new_folder(state, spec)
-    done = frozenset(read_run(folder).records) if resume else frozenset()
-    driver = open_driver(
-        spec,
-        log_path=folder / "driver.log",
-        in_process=config.getoption("in_process"),
-        deadline=config.getoption("deadline"),
-        memory=_memory(config.getoption("memory")),
-    )
-    waivers = load_waivers(Path(config.getoption("waivers")) if config.getoption("waivers") else None)
+    resumed = bool(state.option("resume"))
+    folder = _folder(state, spec)
+    done = frozenset(read_run(folder).records) if resumed else frozenset()
+    try:
+        driver = _start_driver(state, spec, folder / "driver.log")
+    except UsageError:
+        _drop(folder)
+        raise
     worker = getattr(config, "workerinput", {}).get("workerid", "")
     records = RecordFile(folder / (f"records-{worker}.jsonl" if worker else "records.jsonl"))
     options = Options(
         spec.text,
-        _level(config.getoption("level")),
+        _level(state.option("level")),
         _arguments(config),
-        config.getoption("fail_poor"),
-        config.getoption("driver_log") or "",
+        state.option("fail_poor"),
+        state.option("driver_log") or "",
     )
-    session = Session(driver, folder, records, waivers, options, done)
-    header = {
-        "driver": spec.text,
-        "driver_name": spec.name,
-        "profile": config.getoption("profile"),
-        "seed": config.getoption("seed"),
-        "options": list(config.invocation_params.args),
-        "filtered": _is_filtered(state),
-        "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
-        "suite_version": SUITE_VERSION,
-        **facts_header(session.facts),
-    }
-    if not resume:
-        records.plan(planned, header)
+    session = Session(driver, folder, records, _waivers(state), options, done)
+    if resumed:
+        records.resume()
+    else:
+        records.plan(planned, {**_header(state, spec), **session.header()})
         write_environment(folder, {"driver_python": spec.python or sys.executable})
     state.folders.append(folder)
     return session
+
+
+def _header(state: State, spec: DriverSpec) -> dict[str, Any]:
+    """What a plan's line says of the run."""
+    return {
+        "driver": spec.text,
+        "driver_name": spec.name,
+        **{name: state.option(name) for name in ADOPTED},
+        "options": list(state.config.invocation_params.args),
+        "filtered": _is_filtered(state),
+        "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
+        "suite_version": SUITE_VERSION,
+    }
+
+
+def _drop(folder: Path) -> None:
+    """Removes the folder of a run that did not begin; a driver's log is kept."""
+    log = folder / "driver.log"
+    if log.is_file() and not log.stat().st_size:
+        log.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _arguments(config: pytest.Config) -> tuple[str, ...]:
@@ -291,26 +364,40 @@ def _arguments(config: pytest.Config) -> tuple[str, ...]:
         wanted.append(f"--seed={config.getoption('seed')}")
     if config.getoption("level") is not None:
         wanted.append(f"--level={config.getoption('level')}")
+    if config.getoption("memory") is not None:
+        wanted.append(f"--memory={config.getoption('memory')}")
+    if config.getoption("deadline") != DEADLINE:
+        wanted.append(f"--deadline={config.getoption('deadline'):g}")
     return tuple(wanted)
 
 
 def _is_filtered(state: State) -> bool:
+    told = getattr(state.config, "workerinput", {}).get("nncts_filtered")
+    if told is not None:
+        return bool(told)
     option = state.config.option
     by_path = state.config.args_source == pytest.Config.ArgsSource.ARGS
-    return bool(state.patterns or state.files or option.keyword or option.markexpr or by_path)
+    return bool(state.patterns or state.saved or option.keyword or option.markexpr or by_path)
 
 
-def _new_folder(state: State, spec: DriverSpec) -> Path:
+def _folder(state: State, spec: DriverSpec) -> Path:
+    """The folder of a driver's run: a new one, that of the run that goes on, or the one that all workers share."""
+    if state.option("resume"):
+        return Path(state.option("resume"))
     shared = getattr(state.config, "workerinput", {}).get("nncts_time")
     stamp = shared or datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
-    name = re.sub(r"[^A-Za-z0-9.=-]+", "-", spec.text)[-80:].strip("-")
-    folder = Path(state.option("runs")) / f"{stamp}-{name}"
+    folder = _named(state, spec, stamp)
     number = 1
     while folder.exists() and shared is None:
         number += 1
-        folder = folder.with_name(f"{stamp}-{name}-{number}")
+        folder = _named(state, spec, stamp, f"-{number}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _named(state: State, spec: DriverSpec, stamp: str, end: str = "") -> Path:
+    name = re.sub(r"[^A-Za-z0-9.=-]+", "-", spec.text)[-80:].strip("-")
+    return Path(state.option("runs")) / f"{stamp}-{name}{end}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -320,10 +407,11 @@ def pytest_configure_node(node: Any) -> None:
     if not state.started:
         state.started = time.time()
     stamp = datetime.datetime.fromtimestamp(state.started, tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
-    node.workerinput["nncts_time"] = f"{stamp}-{node.config.getoption('seed')}"
-    for spec in state.specs or [DriverSpec.parse("reference")]:
-        name = re.sub(r"[^A-Za-z0-9.=-]+", "-", spec.text)[-80:].strip("-")
-        folder = Path(state.option("runs")) / f"{node.workerinput['nncts_time']}-{name}"
+    node.workerinput["nncts_time"] = f"{stamp}-{os.getpid()}"
+    node.workerinput["nncts_filtered"] = _is_filtered(state)
+    for spec in state.specs:
+        resumed = state.option("resume")
+        folder = Path(resumed) if resumed else _named(state, spec, node.workerinput["nncts_time"])
         if folder not in state.folders:
             state.folders.append(folder)
 
@@ -331,36 +419,57 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Writes the end markers, and looks whether waivers are stale."""
-    state = session.config.stash[KEY]
-    stopped = exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop or session.shouldfail
+    config = session.config
+    state = config.stash[KEY]
+    ended = exitstatus in ENDED and not session.shouldstop and not session.shouldfail
     for run in state.sessions.values():
-        if not stopped:
-            run.records.end(run.counts, time.monotonic() - state.started)
-            if run.waivers.complaints(_is_filtered(state)) and session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if ended:
+            run.records.end(run.counts, time.monotonic() - state.started, resumed=bool(state.option("resume")))
         run.close()
-    session.config.nncts_run_folders = list(state.folders)  # type: ignore[attr-defined]
+    if hasattr(config, "workerinput"):
+        return  # the controller sees all records
+    state.folders = [folder for folder in state.folders if list(folder.glob("records*.jsonl"))]
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and state.patterns and _is_controller(config):
+        state.complaints = [_nothing(state)]
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    elif ended and not _holds(state) and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    config.nncts_run_folders = list(state.folders)  # type: ignore[attr-defined]
+
+
+def _holds(state: State) -> bool:
+    """Whether nothing failed in the runs, earlier parts of resumed ones included, and the waivers are all in use."""
+    waivers = _waivers(state)
+    failed = False
+    complete = not _is_filtered(state)
+    for folder in state.folders:
+        found = read_run(folder)
+        complete = complete and found.complete and not found.plan.get("filtered")
+        for record in found.records.values():
+            poor = record.verdict == Verdict.POOR.value
+            reason = waivers.cover(record.id, record.bad or poor)
+            failed = failed or ((record.bad or (poor and state.option("fail_poor"))) and not reason)
+    state.complaints = waivers.complaints(filtered=not complete)
+    return not failed and not state.complaints
 
 
 def pytest_report_header(config: pytest.Config) -> Iterator[str]:
     """Says what is tested, and how to repeat it."""
     state = config.stash[KEY]
     names = ", ".join(shlex.quote(spec.text) for spec in state.specs)
-    yield f"nncts: driver {names or 'reference (no --driver given)'}; profile {state.option('profile')}, seed {state.option('seed')}"
+    given = "" if state.option("driver") or state.option("driver_match") else " (no --driver given)"
+    yield f"nncts: driver {names}{given}; profile {state.option('profile')}, seed {state.option('seed')}"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Counts of each driver's run, and where its records are."""
     state = config.stash[KEY]
     for folder in state.folders:
-        if not folder.is_dir() or not list(folder.glob("records*.jsonl")):
-            continue
         found = read_run(folder)
         terminalreporter.section(f"nncts: {found.plan.get('driver')}")
         counts = {verdict: number for verdict, number in found.counts().items() if number}
         words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
         terminalreporter.write_line(f"{found.selected} cases: {words}")
         terminalreporter.write_line(f"records: {folder}")
-    for run in state.sessions.values():
-        for complaint in run.waivers.complaints(_is_filtered(state)):
-            terminalreporter.write_line(complaint, red=True)
+    for complaint in state.complaints:
+        terminalreporter.write_line(complaint, red=True)

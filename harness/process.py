@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from nnhal.errors import UsageError
 from nnhal.loading import ROOT, DriverSpec
 
 TAG = "NNCTS_TAG"
+OLDEST_PYTHON = (3, 10)
 GDB_SECONDS = 10.0
 ABORT_SECONDS = 2.0  # for faulthandler to write the stacks
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -58,14 +60,30 @@ def interpreter(spec: DriverSpec) -> str:
     """The Python that runs a driver.
 
     Raises:
-        UsageError: the one asked for does not exist.
+        UsageError: the one asked for does not exist, is none, or is too old.
     """
     if spec.python is None:
         return sys.executable
     path = shutil.which(os.path.expanduser(spec.python))  # noqa: PTH111  # a bare name stays one
     if path is None:
         raise UsageError(f"driver option python={spec.python} is no program; give the path of a Python")
+    version = _version(str(Path(path).absolute()))
+    if version is None:
+        raise UsageError(f"driver option python={spec.python} does not run as a Python; give the path of one")
+    if version < OLDEST_PYTHON:
+        found, due = (".".join(map(str, numbers)) for numbers in (version, OLDEST_PYTHON))
+        raise UsageError(f"driver option python={spec.python} is Python {found}; {due} or newer is needed")
     return str(Path(path).absolute())
+
+
+@functools.lru_cache(maxsize=64)
+def _version(path: str) -> tuple[int, ...] | None:
+    program = [path, "-c", "import sys; sys.stdout.write('%d %d' % sys.version_info[:2])"]
+    try:
+        run = subprocess.run(program, capture_output=True, timeout=30, check=True)
+        return tuple(int(number) for number in run.stdout.split()[:2])
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
 
 
 def environment(spec: DriverSpec, tag: str) -> dict[str, str]:

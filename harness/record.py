@@ -105,21 +105,28 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        cut = _is_cut_off(path)
         self._file = path.open("a", encoding="utf-8")
         self._synced = time.monotonic()
+        if cut:  # what comes must not be glued to the line that a killed run left half written
+            self._file.write("\n")
 
     def plan(self, selected: Mapping[str, int], header: Mapping[str, Any]) -> None:
         """What will be run: number of cases by batch, and what is known of driver and options."""
         total = sum(selected.values())
         self._write({"record": "plan", "format": FORMAT, "selected": total, "batches": dict(selected), **header}, True)
 
+    def resume(self) -> None:
+        """Marks that a run goes on: an end marker before it no longer counts."""
+        self._write({"record": "resume"}, True)
+
     def case(self, record: Record) -> None:
         """Appends a case's record."""
         self._write({"record": "case", **asdict(record)}, record.bad)
 
-    def end(self, counts: Mapping[str, int], seconds: float) -> None:
-        """Marks the run as complete."""
-        self._write({"record": "end", "counts": dict(counts), "seconds": seconds}, True)
+    def end(self, counts: Mapping[str, int], seconds: float, resumed: bool = False) -> None:
+        """Marks the run as complete; a resumed one completes what other files left unfinished, too."""
+        self._write({"record": "end", "counts": dict(counts), "seconds": seconds, "resumed": resumed}, True)
 
     def close(self) -> None:
         """Closes the file."""
@@ -131,6 +138,15 @@ class RecordFile:
         if now or time.monotonic() - self._synced > SYNC_SECONDS:
             os.fsync(self._file.fileno())
             self._synced = time.monotonic()
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether a file ends in the middle of a line."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def _plain(value: Any) -> Any:
@@ -151,7 +167,7 @@ class Run:
     Attributes:
         plan: the plan's line, or an empty one.
         records: by id without digest, the last one of each.
-        ended: whether every file of the run has its end marker.
+        ended: whether every file of the run has its end marker, or a resumed run came to the end of all.
         damaged: lines that could not be read (the one in flight when the suite was killed).
     """
 
@@ -193,22 +209,24 @@ def read_run(folder: Path) -> Run:
         raise UsageError(f"{folder} holds no records*.jsonl; give the folder of a run, such as runs/<time>-<driver>")
     plan: dict[str, Any] = {}
     records: dict[str, Record] = {}
-    ended, damaged = True, 0
+    finished: dict[Path, str] = {}  # by file: `end` or `resumed` where the last marker says so
+    damaged = 0
     for file in files:
-        finished = False
+        finished[file] = ""
         for row in _rows(file):
             kind = row.get("record") if row is not None else None
-            if kind == "plan" and row is not None:
-                plan = plan or _checked_plan(row, file)
-                finished = False
-            elif kind == "case" and row is not None and "id" in row:
-                record = _record(row)
+            record = _record(row) if row is not None and kind == "case" else None
+            if record is not None:
                 records[f"{record.batch}-{record.number}"] = record
-            elif kind == "end":
-                finished = True
+            elif row is not None and kind in ("plan", "resume"):
+                plan = plan or (_checked_plan(row, file) if kind == "plan" else {})
+                finished[file] = ""
+            elif row is not None and kind == "end":
+                finished[file] = "resumed" if row.get("resumed") else "end"
             else:
                 damaged += 1
-        ended = ended and finished
+    everything = bool(plan) and len(records) >= int(plan.get("selected", 0))
+    ended = all(finished.values()) or ("resumed" in finished.values() and everything)
     return Run(folder, plan, records, ended, damaged, _environment(folder))
 
 
@@ -232,9 +250,13 @@ def _checked_plan(row: dict[str, Any], file: Path) -> dict[str, Any]:
     return row
 
 
-def _record(row: Mapping[str, Any]) -> Record:
+def _record(row: Mapping[str, Any]) -> Record | None:
+    """The record of a line, or None where the line lacks what a record must have."""
     known = {f.name for f in fields(Record)}
-    record = Record(**{k: v for k, v in row.items() if k in known})
+    try:
+        record = Record(**{k: v for k, v in row.items() if k in known})
+    except TypeError:
+        return None
     if record.verdict not in {v.value for v in Verdict} or record.cause not in {c.value for c in Cause}:
         raise UsageError(
             f"record {record.id} has verdict {record.verdict!r}, cause {record.cause!r}: not of this suite"

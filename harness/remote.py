@@ -34,8 +34,9 @@ from nnhal.errors import DriverError, SuiteError
 from nnhal.fences import SharedFence
 from nnhal.memory import BytesMemory, Memory, SharedMemory
 from nnhal.model import BufferToken, Model, Request
+from nnhal.parts import Json, Parts
 from nnhal.types import DeviceStatus, DeviceType, FeatureLevel
-from nnhal.wire import Json, Parts, decode, encode
+from nnhal.wire import decode, encode
 
 T = TypeVar("T")
 MODELS_KEPT = 8  # below what the service keeps
@@ -135,7 +136,7 @@ class RemoteFence(SharedFence):
 def _fenced(
     connection: Connection, answer: tuple[Json, Parts], staged: Staged
 ) -> tuple[Fence | None, Callable[[], FencedResult]]:
-    handle, shared = _read(tuple[int, SharedFence | None], answer, connection)  # type: ignore[arg-type]
+    handle, shared = _read(tuple[int, SharedFence | None], answer, connection)
     information = _Handle(connection, handle)
 
     def ask() -> FencedResult:
@@ -453,5 +454,5 @@ class RemoteDevice(Device):
             _write(list[BufferRole], output_roles, parts),
         ]
         answer = self.connection.call("allocate", arguments, parts)
-        handle, token = _read(tuple[int, int], answer, self.connection)  # type: ignore[arg-type]
+        handle, token = _read(tuple[int, int], answer, self.connection)
         return RemoteBuffer(self.connection, handle, token)

@@ -10,6 +10,8 @@ from harness.judge import BAD, Judgement, Verdict
 from nnhal.model import Model
 
 HISTORY = 40  # cases that are kept to be replayed before a failure that does not repeat alone
+SHORTENINGS = 20  # runs that are spent on finding out which of them matter
+SHORTENINGS_OF_HANG = 4  # each of them waits a deadline
 
 
 @dataclass(frozen=True)
@@ -61,23 +63,30 @@ def confirm(
         return Repeated(again if again.verdict == first.verdict else first, "same", case)
     before = list(history)[-HISTORY:]
     if before and fresh([*before, case]).verdict in BAD:
-        shortest = _shorten(before, case, fresh)
+        runs = SHORTENINGS_OF_HANG if first.verdict == Verdict.HANG else SHORTENINGS
+        shortest = _shorten(before, case, fresh, runs)
         return Repeated(first, "sequence", chain([*shortest, case]))
     text = f"did not repeat, alone or behind the {len(before)} cases before it; at first: {first.message}"
     return Repeated(replace(first, verdict=Verdict.FLAKY, message=text), "differs", case)
 
 
 def _shorten(
-    before: list[TestCase], case: TestCase, fresh: Callable[[Sequence[TestCase]], Judgement]
+    before: list[TestCase], case: TestCase, fresh: Callable[[Sequence[TestCase]], Judgement], runs: int
 ) -> list[TestCase]:
-    """A short end of the history, by halving, then without the cases that do not matter (at most a dozen runs)."""
-    while len(before) > 1:
-        half = before[len(before) // 2 :]
-        if fresh([*half, case]).verdict not in BAD:
-            break
-        before = half
-    for position in range(min(len(before) - 1, 6)):
-        fewer = [c for i, c in enumerate(before) if i != position]
-        if fresh([*fewer, case]).verdict in BAD:
-            return _shorten(fewer, case, fresh) if len(fewer) < 4 else fewer
+    """What of the history is needed, found by leaving out ever smaller pieces, in so many runs at most."""
+    size = len(before)
+    while size > 1:
+        size = (size + 1) // 2
+        start = 0
+        while start < len(before):
+            fewer = before[:start] + before[start + size :]
+            start += size
+            if not fewer:
+                continue
+            if not runs:
+                return before
+            runs -= 1
+            if fresh([*fewer, case]).verdict in BAD:
+                before, start = fewer, start - size
+        size = min(size, len(before))
     return before

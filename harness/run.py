@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.case import Action, MayReject, Returns, Step, TestCase
 from harness.guards import Arena, Guarded, guard
+from harness.remote import RemotePreparedModel
 from nnhal.device import Device, ExecutionCallback, ExecutionConfig, ExecutionResult, PreparedModel, Timing
 from nnhal.errors import DriverDied, DriverError, DriverTimedOut, SuiteError, UncleanError
 from nnhal.model import Model, operand_size
@@ -105,7 +106,7 @@ def run(case: TestCase, device: Device, arena: Arena | None = None, *, in_proces
             done.append(replace(outcome, seconds=time.perf_counter() - started))
             if _ends(case, step, done[-1]):
                 break
-        _release(session)
+        done += _release(session, number)
     except DriverDied as death:
         return Outcome(tuple(done), died=death.reason, at=number, log=death.log)
     except DriverTimedOut as silence:
@@ -160,7 +161,11 @@ def _query(session: _Session, number: int, step: Step) -> StepOutcome:
 
 
 def _prepare(session: _Session, number: int, step: Step) -> StepOutcome:
-    session.prepared[step.model] = session.device.prepare_model(session.case.models[step.model])
+    prepared = session.device.prepare_model(session.case.models[step.model])
+    if not isinstance(prepared, PreparedModel):
+        text = f"TypeError: prepare_model answered {type(prepared).__name__}, PreparedModel is due"
+        return StepOutcome(number, None, unclean=text)
+    session.prepared[step.model] = prepared
     return StepOutcome(number, ErrorStatus.NONE)
 
 
@@ -203,9 +208,7 @@ def execute(prepared: PreparedModel, guarded: Guarded, mode: ExecutionMode) -> E
     if mode == ExecutionMode.ASYNCHRONOUS:
         callback = ExecutionCallback()
         prepared.execute(request, callback, MEASURED)
-        notified = callback.wait(CALLBACK_SECONDS)
-        if notified is None:
-            raise DriverTimedOut(CALLBACK_SECONDS, "the callback of an asynchronous execution was never notified")
+        notified = _wait_for(prepared, callback)
         if notified[0] not in (ErrorStatus.NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
             raise DriverError(notified[0])
         return notified[1]
@@ -226,6 +229,16 @@ def execute(prepared: PreparedModel, guarded: Guarded, mode: ExecutionMode) -> E
     if mode == ExecutionMode.REUSABLE:
         return prepared.create_reusable_execution(request, MEASURED).execute_synchronously()
     return prepared.execute_synchronously(request, MEASURED)
+
+
+def _wait_for(prepared: PreparedModel, callback: ExecutionCallback) -> tuple[ErrorStatus, ExecutionResult]:
+    """What a callback was notified with; a driver elsewhere may die or fall silent meanwhile."""
+    if isinstance(prepared, RemotePreparedModel):
+        return prepared.connection.wait_for_callback(callback)
+    notified = callback.wait(CALLBACK_SECONDS)
+    if notified is None:
+        raise DriverTimedOut(CALLBACK_SECONDS, "the callback of an asynchronous execution was never notified")
+    return notified
 
 
 def _collect(number: int, model: Model, step: Step, guarded: Guarded, result: ExecutionResult) -> StepOutcome:
@@ -255,6 +268,19 @@ def _collect(number: int, model: Model, step: Step, guarded: Guarded, result: Ex
     )
 
 
-def _release(session: _Session) -> None:
-    for prepared in session.prepared.values():
+def _release(session: _Session, number: int) -> list[StepOutcome]:
+    """Lets prepared models go; an exception of a driver in this process counts to the last step."""
+    if not session.in_process:
+        for prepared in session.prepared.values():
+            prepared.close()
+        return []
+    return [trouble for prepared in session.prepared.values() if (trouble := _close(number, prepared))]
+
+
+def _close(number: int, prepared: PreparedModel) -> StepOutcome | None:
+    try:
         prepared.close()
+    except Exception as error:
+        words = f"{type(error).__name__}: {error} (in close)"
+        return StepOutcome(number, None, unclean=words, trace=traceback.format_exc())
+    return None

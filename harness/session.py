@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from harness.record import Record, RecordFile, record_of
 from harness.repeat import HISTORY, confirm
 from harness.run import run
 from harness.waivers import Waivers
-from nnhal.errors import DriverDied, DriverTimedOut, SuiteError, UncleanError
+from nnhal.errors import DriverDied, DriverError, DriverTimedOut, SuiteError, UncleanError, UsageError
 from nnhal.types import ExecutionMode, FeatureLevel
 
 REPEATS_PER_KIND = 5  # failures of one operation and cause that are run again; more of the same say nothing new
@@ -63,21 +64,20 @@ class Session:
     failed: int = 0
     _arena: Arena = field(default_factory=Arena)
     _history: deque[TestCase] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    _repeats: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _facts: DriverFacts | None = None
+    _failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _repeats: int = 0
 
-    @property
-    def facts(self) -> DriverFacts:
-        """What the driver says of itself."""
-        if self._facts is None:
-            self._facts = ask_facts(self.driver.device)
-        return self._facts
+    @cached_property
+    def facts(self) -> DriverFacts | Judgement:
+        """What the driver says of itself; a verdict, which every case gets, where it does not."""
+        try:
+            return ask_facts(self.driver.device)
+        except Exception as error:
+            return _silence(error, self.driver.in_process)
 
-    @property
-    def level(self) -> FeatureLevel:
-        """The level that cases are put at."""
-        own = self.facts.level
-        return own if self.options.level is None else min(own, self.options.level)
+    def header(self) -> dict[str, Any]:
+        """What the plan's line says of the driver."""
+        return facts_header(self.facts) if isinstance(self.facts, DriverFacts) else {}
 
     def check_batch(self, batch: Batch) -> list[Record]:
         """Runs a batch's cases and returns the records that fail the run."""
@@ -101,29 +101,44 @@ class Session:
         except Exception as error:  # a defect of the suite; it must not end the run or be charged to the driver
             text = f"the case could not be made: {type(error).__name__}: {error}"
             return self._finish(TestCase(origin, (), ()), Judgement(Verdict.INTERNAL, Cause.SUITE, "make", text))
-        return self.check(case)
+        return self.check(case, batch.file)
 
-    def check(self, case: TestCase) -> Record:
-        """Runs, judges, repeats where it failed, waives and records a case."""
+    def check(self, case: TestCase, file: str = "") -> Record:
+        """Runs, judges, repeats where it failed, waives and records a case.
+
+        Args:
+            case: what to check.
+            file: where the case was loaded from, if it was.
+        """
         started = time.perf_counter()
         barred = self._barred(case)
         if barred is not None:
-            return self._finish(case, barred)
+            return self._finish(case, barred, file)
         judgement, log = self._attempt(case)
-        repeated, saved, kept = "", "", case
+        repeated, saved = "", ""
         if judgement.verdict in BAD and judgement.verdict != Verdict.INTERNAL:
-            kind = (case.origin.operation, judgement.cause.value)
-            self._repeats[kind] += 1
-            if self._repeats[kind] <= REPEATS_PER_KIND and self._repeats.total() <= REPEATS:
-                found = confirm(case, judgement, list(self._history), self._fresh)
-                judgement, repeated, kept = found.judgement, found.how, found.case
-            if self._repeats[kind] <= SAVED_PER_KIND:
-                saved = self._save(kept)
-            self._history.clear()
+            judgement, repeated, saved = self._look_again(case, judgement)
             log = "\n".join(text for text in (log, driver_log(self.options.driver_log)) if text)
         self._history.append(case)
+        if repeated == "sequence" and saved:
+            file = str(self.folder / saved)  # alone the case does not fail
         seconds = time.perf_counter() - started
-        return self._finish(case, judgement, repeated=repeated, saved=saved, log=log, seconds=seconds)
+        rest = {"repeated": repeated, "saved": saved, "log": log, "seconds": seconds}
+        return self._finish(case, judgement, file, sample=self.driver.sample(), **rest)
+
+    def _look_again(self, case: TestCase, judgement: Judgement) -> tuple[Judgement, str, str]:
+        """Repeats a failure and saves it, as far as there is not enough of its kind: verdict, how, file."""
+        kind = (case.origin.operation, judgement.cause.value)
+        self._failures[kind] += 1
+        repeated, kept = "", case
+        if self._failures[kind] <= REPEATS_PER_KIND and self._repeats < REPEATS:
+            self._repeats += 1
+            found = confirm(case, judgement, list(self._history), self._fresh)
+            judgement, repeated, kept = found.judgement, found.how, found.case
+        if repeated or judgement.verdict in (Verdict.CRASH, Verdict.HANG):
+            self._history.clear()  # another process has seen none of it
+        saved = self._save(kept) if self._failures[kind] <= SAVED_PER_KIND else ""
+        return judgement, repeated, saved
 
     def close(self) -> None:
         """Ends driver and records."""
@@ -135,6 +150,8 @@ class Session:
         try:
             outcome = run(case, self.driver.device, self._arena, in_process=self.driver.in_process)
             return judge(case, outcome), outcome.log
+        except UsageError as error:  # it could be loaded before
+            return Judgement(Verdict.CRASH, Cause.DIED, "start", f"does not start again: {error}"), ""
         except SuiteError as error:
             return Judgement(Verdict.INTERNAL, Cause.SUITE, "run", str(error)), ""
         except Exception as error:  # a defect of the suite; it must not end the run or be charged to the driver
@@ -142,7 +159,10 @@ class Session:
             return Judgement(Verdict.INTERNAL, Cause.SUITE, "run", text), ""
 
     def _fresh(self, cases: Sequence[TestCase]) -> Judgement:
-        self.driver.restart()
+        try:
+            self.driver.restart()
+        except UsageError as error:  # it could be loaded before
+            return Judgement(Verdict.CRASH, Cause.DIED, "start", f"does not start again: {error}")
         judgement = Judgement(Verdict.PASS)
         for case in cases:
             judgement, _ = self._attempt(case)
@@ -150,10 +170,10 @@ class Session:
 
     def _barred(self, case: TestCase) -> Judgement | None:
         """Why a case does not apply to this driver, or None."""
-        try:
-            facts, level = self.facts, self.level
-        except (DriverDied, DriverTimedOut, UncleanError) as error:
-            return Judgement(Verdict.CRASH, Cause.DIED, "start", f"the driver does not say what it is: {error}")
+        facts = self.facts
+        if isinstance(facts, Judgement):
+            return facts
+        level = facts.level if self.options.level is None else min(facts.level, self.options.level)
         if case.level > level:
             text = f"needs level {case.level.version}; the driver is tested at {level.version}"
             return Judgement(Verdict.NOT_APPLICABLE, Cause.LEVEL, "select", text)
@@ -174,19 +194,34 @@ class Session:
         save(case, path)
         return str(path.relative_to(self.folder))
 
-    def _finish(self, case: TestCase, judgement: Judgement, **rest: Any) -> Record:
+    def _finish(self, case: TestCase, judgement: Judgement, file: str = "", **rest: Any) -> Record:
         poor = judgement.verdict == Verdict.POOR
         failed = judgement.verdict in BAD or poor
         name = case.id if case.digest else f"{case.origin.batch}-{case.origin.number}"
         waiver = self.waivers.cover(name, failed)
-        line = shlex.join(["pytest", f"--driver={self.options.driver}", *self.options.arguments, f"--case={name}"])
+        options = self.options
+        line = shlex.join(["pytest", f"--driver={options.driver}", *options.arguments, f"--case={file or name}"])
         record = record_of(case, judgement, repeat=line, waiver=waiver if failed else "", **rest)
         record = replace(record, id=name)
         self.records.case(record)
         self.counts[record.verdict] += 1
-        if not waiver and (judgement.verdict in BAD or (poor and self.options.fail_poor)):
+        if not waiver and (judgement.verdict in BAD or (poor and options.fail_poor)):
             self.failed += 1
         return record
+
+
+def _silence(error: Exception, in_process: bool) -> Judgement:
+    """The verdict on a driver that does not say what it is."""
+    text = f"the driver does not say what it is: {error}"
+    if isinstance(error, DriverTimedOut):
+        return Judgement(Verdict.HANG, Cause.SILENT, "start", text)
+    if isinstance(error, (DriverDied, UsageError)):
+        return Judgement(Verdict.CRASH, Cause.DIED, "start", text)
+    if isinstance(error, DriverError):
+        return Judgement(Verdict.FAIL, Cause.STATUS, "start", text)
+    if isinstance(error, UncleanError) or in_process:
+        return Judgement(Verdict.FAIL, Cause.UNCLEAN_ERROR, "start", text)
+    return Judgement(Verdict.INTERNAL, Cause.SUITE, "start", f"{type(error).__name__} in the suite: {error}")
 
 
 def driver_log(source: str) -> str:
@@ -199,7 +234,7 @@ def driver_log(source: str) -> str:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
             return file.read().decode(errors="replace")
     try:
-        done = subprocess.run(source, shell=True, capture_output=True, timeout=LOG_SECONDS, check=False)  # noqa: S602
+        done = subprocess.run(source, shell=True, capture_output=True, timeout=LOG_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"the log command {source!r} did not end within {LOG_SECONDS:g} s"
     return (done.stdout + done.stderr)[-LOG_BYTES:].decode(errors="replace")

@@ -44,7 +44,7 @@ class Log:
 
     def __init__(self, ring: int, path: str | None) -> None:
         self._ring = ring
-        self._file = open(path, "ab", buffering=0) if path else None
+        self._file = open(path, "ab", buffering=0) if path else None  # noqa: SIM115  # open as long as the process
         self._written = 0
 
     def add(self, data: bytes) -> None:

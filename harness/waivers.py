@@ -103,7 +103,7 @@ class Waivers:
             elif waiver.covered:
                 continue
             elif waiver.passed:
-                found.append(f"waiver {waiver.cases!r} covers nothing: what it names passes; delete it")
+                found.append(f"waiver {waiver.cases!r} covers nothing: nothing that it names fails; delete it")
             elif not filtered:
                 found.append(f"waiver {waiver.cases!r} names no case of this run; delete it or correct the pattern")
         return found
@@ -124,7 +124,7 @@ def load_waivers(path: Path | None, today: datetime.date | None = None) -> Waive
         raise UsageError(f"waiver file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"waiver file {path} is not TOML: {error}") from None
-    entries = content.get("waiver")
+    entries = content.get("waiver", [])  # an empty file is what a vendor without failures keeps
     if set(content) - {"waiver"} or not isinstance(entries, list):
         raise UsageError(f"waiver file {path} must hold [[waiver]] entries and nothing else; see docs/waivers.md")
     return Waivers([_entry(path, i, row) for i, row in enumerate(entries, 1)], day)

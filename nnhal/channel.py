@@ -10,7 +10,7 @@ import socket
 import time
 
 from nnhal import wire
-from nnhal.wire import Json, Parts
+from nnhal.parts import Json, Parts
 
 MOST_DESCRIPTORS = 253  # SCM_MAX_FD of Linux
 _ROOM = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
@@ -72,7 +72,7 @@ class Channel:
         while True:
             try:
                 return self._socket.sendmsg([data], beside, socket.MSG_NOSIGNAL)
-            except BlockingIOError:
+            except BlockingIOError:  # noqa: PERF203
                 if not self._wait(select.POLLOUT, until):
                     raise Late from None
             except (BrokenPipeError, ConnectionError):

@@ -53,9 +53,7 @@ class GuardedMemory(SharedMemory):
         armed: this is the driver's side.
     """
 
-    def __init__(
-        self, descriptor: int, size: int, *, read_only: bool = False, armed: bool = False
-    ) -> None:
+    def __init__(self, descriptor: int, size: int, *, read_only: bool = False, armed: bool = False) -> None:
         super().__init__(descriptor, size)
         self.read_only = read_only
         self.armed = armed
@@ -67,9 +65,7 @@ class GuardedMemory(SharedMemory):
         if self._mapping is None:
             if self.descriptor < 0:
                 raise ValueError("the guarded pool is closed")
-            self._mapping = _mapped_between_pages(
-                self.descriptor, self.size, read_only=self.read_only
-            )
+            self._mapping = _mapped_between_pages(self.descriptor, self.size, read_only=self.read_only)
         return self._mapping
 
     def close(self) -> None:

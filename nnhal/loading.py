@@ -91,9 +91,7 @@ def installed() -> dict[str, str]:
 
 def _problem(spec: DriverSpec, error: BaseException) -> UsageError:
     text = str(error).strip().splitlines()
-    return UsageError(
-        f"driver {spec.name!r} fails to import: {type(error).__name__}: {text[0] if text else ''}"
-    )
+    return UsageError(f"driver {spec.name!r} fails to import: {type(error).__name__}: {text[0] if text else ''}")
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -120,9 +118,7 @@ def _locate(spec: DriverSpec) -> tuple[str, str]:
     """The module's name or file and the attribute's name."""
     name = spec.name
     if name.endswith(".so"):
-        raise UsageError(
-            f"driver {name!r}: native libraries come with drivers/nnapi.py, which is not there yet"
-        )
+        raise UsageError(f"driver {name!r}: native libraries come with drivers/nnapi.py, which is not there yet")
     place, colon, attribute = name.rpartition(":")
     if place.endswith(".py") or name.endswith(".py"):
         place, attribute = (place, attribute) if place.endswith(".py") else (name, ATTRIBUTE)
@@ -149,8 +145,7 @@ def _load_module(spec: DriverSpec, place: str) -> ModuleType:
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
             known = ", ".join(installed()) or "none"
             raise UsageError(
-                f"driver {spec.name!r} not found: there is no module {place!r}; "
-                f"installed: {known}; {ALSO}"
+                f"driver {spec.name!r} not found: there is no module {place!r}; installed: {known}; {ALSO}"
             ) from None
         raise _problem(spec, error) from error
     except (Exception, SystemExit) as error:  # whatever a vendor's module does when imported
@@ -196,17 +191,13 @@ def load(spec: DriverSpec) -> Device:
     except TypeError as error:
         if spec.options or "abstract" not in str(error):
             options = ", ".join(spec.options) or "none"
-            raise UsageError(
-                f"driver {spec.name!r} does not take these options (given: {options}): {error}"
-            ) from error
+            raise UsageError(f"driver {spec.name!r} does not take these options (given: {options}): {error}") from error
         raise UsageError(f"driver {spec.name!r} is not complete: {error}") from error
     except (Exception, SystemExit) as error:  # a vendor's constructor may raise anything
         text = f"driver {spec.name!r} fails to start: {type(error).__name__}: {error}"
         raise UsageError(text) from error
     if not isinstance(made, Device):
-        raise UsageError(
-            f"driver {spec.name!r} gives {type(made).__name__}, which is no nnhal.device.Device"
-        )
+        raise UsageError(f"driver {spec.name!r} gives {type(made).__name__}, which is no nnhal.device.Device")
     return made
 
 
@@ -228,6 +219,4 @@ def adapter_of(spec: DriverSpec, class_name: str = "") -> type[Adapter]:
             candidate = getattr(candidate, part, None)
     if isinstance(candidate, type) and issubclass(candidate, Adapter):
         return candidate
-    raise UsageError(
-        f"driver {spec.name!r} has no Adapter class {class_name!r}; define it at the top of its file"
-    )
+    raise UsageError(f"driver {spec.name!r} has no Adapter class {class_name!r}; define it at the top of its file")

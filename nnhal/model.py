@@ -154,6 +154,23 @@ def operand_size(operand: Operand, dimensions: tuple[int, ...] | None = None) ->
     return kind.size * math.prod(shape) if shape else 0
 
 
+def size_overflows(operand: Operand, dimensions: tuple[int, ...] | None = None) -> bool:
+    """Whether an operand's bytes do not fit the 32 bits that a runtime allows."""
+    return operand_size(operand, dimensions) > 2**32 - 1
+
+
+def combine_dimensions(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...] | None:
+    """What two partial descriptions of one shape say together; None where they contradict each other.
+
+    Empty dimensions are an unknown rank, 0 is an unknown size.
+    """
+    if not first or not second:
+        return first or second
+    if len(first) != len(second) or any(a != b and a and b for a, b in zip(first, second, strict=True)):
+        return None
+    return tuple(a or b for a, b in zip(first, second, strict=True))
+
+
 def constant_bytes(model: Model, operand: Operand) -> memoryview:
     """The bytes of a constant operand, in place.
 
@@ -170,9 +187,7 @@ def constant_bytes(model: Model, operand: Operand) -> memoryview:
     else:
         raise ValueError(f"operand with lifetime {operand.lifetime.name} is not a constant")
     if place.offset < 0 or place.length < 0 or place.offset + place.length > len(pool):
-        raise ValueError(
-            f"constant at {place.offset}+{place.length} lies outside its pool of {len(pool)} bytes"
-        )
+        raise ValueError(f"constant at {place.offset}+{place.length} lies outside its pool of {len(pool)} bytes")
     return pool[place.offset : place.offset + place.length]
 
 
@@ -195,6 +210,7 @@ def count_consumers(graph: Subgraph) -> Subgraph:
             if 0 <= index < len(reads):
                 reads[index] += 1
     operands = tuple(
-        replace(o, number_of_consumers=n) for o, n in zip(graph.operands, reads, strict=True)
+        o if o.number_of_consumers == n else replace(o, number_of_consumers=n)
+        for o, n in zip(graph.operands, reads, strict=True)
     )
     return replace(graph, operands=operands)

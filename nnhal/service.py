@@ -1,6 +1,6 @@
 """A driver as a service: loads it in this process and answers requests of any number of clients over AF_UNIX sockets.
 
-`python -m nnhal.service --driver SPEC (--fd N | --listen NAME)`. Needs nnhal and NumPy alone, under any Python from 3.10.
+`python -m nnhal.service --driver SPEC (--fd N | --listen NAME)`. Needs nnhal and NumPy alone, Python 3.10 or newer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from nnhal import loading
 from nnhal.channel import Channel, Closed
 from nnhal.device import Adapter, Device, Traits
 from nnhal.errors import UsageError
+from nnhal.parts import Json, Parts
 from nnhal.serving import Session
 from nnhal.types import FeatureLevel
-from nnhal.wire import Json, Parts, encode
+from nnhal.wire import encode
 
 SPARE_THREADS = 8
 GRACE = 2.0  # seconds for a driver to let its objects go after its client has gone
@@ -92,7 +93,7 @@ class Connection:
                 return self._channel.receive()
             except (Closed, ValueError) as error:
                 if isinstance(error, ValueError):
-                    print(f"nncts: a client sent {error}", file=sys.stderr)
+                    sys.stderr.write(f"nncts: a client sent {error}\n")
                 self.gone.set()
                 return None
 
@@ -145,9 +146,7 @@ def _bind(name: str) -> socket.socket:
 
 def _is_own_user(connection: socket.socket) -> bool:
     size = struct.calcsize("3i")
-    _, user, _ = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return bool(user == os.getuid())
 
 
@@ -179,7 +178,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 def _refuse(fd: int | None, message: str) -> int:
     if fd is None:
-        print(message, file=sys.stderr)
+        sys.stderr.write(f"{message}\n")
         return 2
     connection = Channel(socket.socket(fileno=fd))
     with contextlib.suppress(Closed):

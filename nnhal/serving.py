@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from nnhal.device import (
+    DEFAULT_EXECUTION,
     Adapter,
     Buffer,
     BufferDesc,
@@ -36,8 +37,9 @@ from nnhal.errors import DriverError, UsageError
 from nnhal.fences import SharedFence
 from nnhal.memory import Memory
 from nnhal.model import Model, Request, Translation
+from nnhal.parts import Json, Parts
 from nnhal.types import DeviceStatus, DeviceType, ErrorStatus
-from nnhal.wire import Json, Parts, decode, encode
+from nnhal.wire import decode, encode
 
 T = TypeVar("T")
 MODELS_KEPT = 16
@@ -59,7 +61,7 @@ class _Foreign(PreparedModel):
     """Stands for a prepared model that is not this driver's."""
 
     def execute_synchronously(
-        self, request: Request, config: ExecutionConfig = ExecutionConfig(), deadline: int | None = None
+        self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION, deadline: int | None = None
     ) -> ExecutionResult:
         raise DriverError(ErrorStatus.INVALID_ARGUMENT, "this prepared model is another driver's")
 
@@ -105,9 +107,7 @@ class Session:
         options: for `translate`.
     """
 
-    def __init__(
-        self, device: Device | None, translate: type[Adapter] | None, options: Mapping[str, str]
-    ) -> None:
+    def __init__(self, device: Device | None, translate: type[Adapter] | None, options: Mapping[str, str]) -> None:
         self._device = device
         self._adapter = translate
         self._options = options
@@ -126,7 +126,8 @@ class Session:
         try:
             if not isinstance(body, list) or len(body) != 4 or not isinstance(body[2], list):
                 raise _Misused("a request has the wrong form")
-            number, name, arguments, released = body
+            number, name, released = body[0], body[1], body[3]
+            arguments: list[Json] = body[2]
             for handle in released if isinstance(released, list) else []:
                 self._release(handle)
             method = self._methods.get(name) if isinstance(name, str) else None
@@ -161,7 +162,7 @@ class Session:
         for handle in handles:
             try:
                 self._release(handle)
-            except BaseException:  # nobody is left to be told: into the log
+            except BaseException:  # nobody is left to be told: into the log  # noqa: PERF203
                 traceback.print_exc()
         self._models.clear()
 
@@ -309,9 +310,7 @@ class Session:
         request = self._read(Request, a[1], beside)
         config = self._read(ExecutionConfig, a[2], beside)
         fences = self._read(list[SharedFence], a[4], beside)
-        answer = prepared.execute_fenced(
-            request, fences, config, self._deadline(a[3]), self._deadline(a[5])
-        )
+        answer = prepared.execute_fenced(request, fences, config, self._deadline(a[3]), self._deadline(a[5]))
         return self._fenced(answer, out)
 
     def do_configure_execution_burst(self, a: list[Json], beside: Parts, out: Parts) -> Json:
@@ -396,5 +395,3 @@ def _share(fence: Fence) -> SharedFence:
 
     threading.Thread(target=follow, daemon=True).start()
     return shared
-
-

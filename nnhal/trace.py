@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
@@ -130,5 +131,14 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, object]]:
     return events
 
 
-if os.environ.get(VARIABLE):
-    start(os.environ[VARIABLE])
+def start_from_environment() -> None:
+    """Begins to trace when NNCTS_TRACE names a file; warns, and goes on, when it cannot be written."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        try:
+            start(path)
+        except OSError as error:
+            warnings.warn(f"{VARIABLE}={path} is ignored: {error.strerror}", stacklevel=2)
+
+
+start_from_environment()

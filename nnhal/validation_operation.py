@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from nnhal.model import Model, Operand, Subgraph, is_known
+from nnhal.model import Model, Operand, Subgraph, combine_dimensions, is_known
 from nnhal.operations import OperationInfo, RuleKind, Signature, ValidationRule, operations
 from nnhal.types import (
     FL1,
@@ -378,9 +378,6 @@ def _agreement(outer: Sequence[Operand], inner: Sequence[Operand], words: str) -
             return f"number {number} of the {words} is {type_name(other.type)}, not {type_name(one.type)}"
         if (one.scale, one.zero_point, one.extra_params) != (other.scale, other.zero_point, other.extra_params):
             return f"number {number} of the {words} has another quantisation"
-        if one.dimensions and other.dimensions:
-            same_rank = len(one.dimensions) == len(other.dimensions)
-            pairs = zip(one.dimensions, other.dimensions, strict=False)
-            if not same_rank or any(a != b and a != 0 and b != 0 for a, b in pairs):
-                return f"number {number} of the {words} has dimensions {other.dimensions}, not {one.dimensions}"
+        if combine_dimensions(one.dimensions, other.dimensions) is None:
+            return f"number {number} of the {words} has dimensions {other.dimensions}, not {one.dimensions}"
     return ""

@@ -1,6 +1,6 @@
 """Turns models, requests and every other value of the contract into bytes and back, for sockets and for files.
 
-A JSON head with a format number, then raw bytes; never pickle. The codecs follow from the type hints of the dataclasses.
+A JSON head with a format number, then raw bytes; never pickle. The two directions follow from the dataclasses' hints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import struct
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeAlias, TypeVar, Union
@@ -22,9 +22,9 @@ from typing import TypeAlias, TypeVar, Union
 from nnhal import device, model
 from nnhal.device import CompilationConfig
 from nnhal.fences import SharedFence
-from nnhal.guarded import GuardedMemory
-from nnhal.memory import BytesMemory, HardwareBuffer, MappedFile, Memory, SharedMemory
+from nnhal.memory import Memory, SharedMemory
 from nnhal.model import Model
+from nnhal.parts import Json, Parts
 
 FORMAT = 1
 MAGIC = b"NNW\x01"
@@ -32,128 +32,11 @@ HEADER = struct.Struct("<4sIQI")  # magic, bytes of JSON, bytes behind it, descr
 MAX_HEAD = 1 << 28
 MAX_BLOBS = 1 << 34
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 Encode: TypeAlias = "Callable[[object, Parts], Json]"
 Decode: TypeAlias = "Callable[[Json, Parts], object]"
 T = TypeVar("T")
 
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
-
-
-class Parts:
-    """What stands beside the JSON of one message: raw bytes and file descriptors.
-
-    Args:
-        blobs: the raw bytes, when reading.
-        descriptors: descriptors that came along and belong to the message until something takes them.
-        inline: write the bytes of every pool instead of its descriptor, as a file needs.
-    """
-
-    def __init__(
-        self,
-        blobs: list[memoryview] | None = None,
-        descriptors: list[int] | None = None,
-        *,
-        inline: bool = False,
-    ) -> None:
-        self.blobs: list[bytes | memoryview] = list(blobs or ())
-        self.descriptors = descriptors if descriptors is not None else []
-        self.inline = inline
-        self._written: dict[int, Json] = {}
-        self._read: dict[tuple[str, int], Memory] = {}
-        self._taken: set[int] = set()
-        self._kept: list[object] = []
-
-    def add_blob(self, data: bytes | memoryview) -> int:
-        """Adds raw bytes and says their number."""
-        self.blobs.append(data)
-        return len(self.blobs) - 1
-
-    def add_descriptor(self, descriptor: int) -> int:
-        """Adds a descriptor, which stays the caller's, and says its number."""
-        if self.inline:
-            raise ValueError("a file descriptor cannot be written to a file")
-        self.descriptors.append(descriptor)
-        return len(self.descriptors) - 1
-
-    def blob(self, index: Json) -> memoryview:
-        """Raw bytes by their number."""
-        return memoryview(self.blobs[_index(index, len(self.blobs))])
-
-    def borrow(self, index: Json) -> int:
-        """A descriptor by its number; `close` closes it."""
-        return self.descriptors[_index(index, len(self.descriptors))]
-
-    def take(self, index: Json) -> int:
-        """A descriptor by its number, which from now on belongs to the caller."""
-        descriptor = self.borrow(index)
-        if descriptor in self._taken:
-            raise ValueError("a descriptor is used twice")
-        self._taken.add(descriptor)
-        return descriptor
-
-    def write_memory(self, memory: Memory) -> Json:
-        """A pool's JSON. The same object is written once."""
-        found = self._written.get(id(memory))
-        if found is None:
-            found = self._written[id(memory)] = self._memory_json(memory)
-            self._kept.append(memory)  # an id is only good while its object lives
-        return found
-
-    def _memory_json(self, memory: Memory) -> Json:
-        if self.inline or not isinstance(memory, (SharedMemory, MappedFile, HardwareBuffer)):
-            return ["bytes", self.add_blob(bytes(memory.view()))]
-        if memory.descriptor < 0:
-            raise ValueError(f"a closed {memory.kind} pool cannot be sent")
-        last: Json = None
-        if isinstance(memory, HardwareBuffer):
-            last = memory.blob
-        elif isinstance(memory, GuardedMemory):
-            last = memory.read_only
-        kind = "guarded" if isinstance(memory, GuardedMemory) else memory.kind
-        number = self.add_descriptor(memory.descriptor)
-        return [kind, number, memory.size, memory.offset, memory.protection, last]
-
-    def read_memory(self, data: Json) -> Memory:
-        """The pool that `write_memory` wrote."""
-        if not isinstance(data, list) or len(data) not in (2, 6) or not isinstance(data[0], str):
-            raise ValueError("a pool has the wrong form")
-        key = (data[0], _index(data[1], 1 << 31))
-        if key not in self._read:
-            self._read[key] = self._make_memory(data)
-        return self._read[key]
-
-    def _make_memory(self, data: list[Json]) -> Memory:
-        if data[0] == "bytes" and len(data) == 2:
-            return BytesMemory(bytes(self.blob(data[1])))
-        if len(data) != 6:
-            raise ValueError("a pool has the wrong form")
-        kind, number, *rest, last = data
-        size, offset, protection = (_index(value, 1 << 48) for value in rest)
-        if size == 0:
-            raise ValueError("a pool with a descriptor is empty")
-        if kind == "ashmem":
-            return SharedMemory(self.take(number), size, offset, protection)
-        if kind == "mmap_fd":
-            return MappedFile(self.take(number), size, offset, protection)
-        if kind == "hardware_buffer":
-            return HardwareBuffer(self.take(number), size, blob=last is True)
-        if kind == "guarded":
-            return GuardedMemory(self.take(number), size, read_only=last is True, armed=True)
-        raise ValueError(f"unknown kind of pool {kind!r}")
-
-    def close(self) -> None:
-        """Closes the descriptors that came along and were not taken."""
-        for descriptor in self.descriptors:
-            if descriptor not in self._taken:
-                os.close(descriptor)
-        self.descriptors = []
-
-
-def _index(value: Json, count: int) -> int:
-    if type(value) is not int or not 0 <= value < count:
-        raise ValueError(f"{value!r} is not a number below {count}")
-    return value
 
 
 def _encode_int(value: object, parts: Parts) -> Json:
@@ -173,7 +56,7 @@ def _encode_float(value: object, parts: Parts) -> Json:
 
 def _decode_float(data: Json, parts: Parts) -> float:
     if type(data) is float or type(data) is int or data in ("nan", "inf", "-inf"):
-        return float(data)  # type: ignore[arg-type]
+        return float(data)
     raise ValueError(f"{data!r} is not a number")
 
 
@@ -292,7 +175,23 @@ def _enum(kind: type[IntEnum]) -> Decode:
     return decode
 
 
+def _integers(origin: type) -> tuple[Encode, Decode]:
+    """The commonest of all sequences."""
+
+    def encode(value: object, parts: Parts) -> Json:
+        return list(map(operator.index, value))  # type: ignore[call-overload]
+
+    def decode(data: Json, parts: Parts) -> object:
+        if type(data) is not list or not {*map(type, data)} <= {int}:
+            raise ValueError(f"{data!r} is not a list of integers")
+        return origin(data)
+
+    return encode, decode
+
+
 def _sequence(origin: type, item: object) -> tuple[Encode, Decode]:
+    if item is int:
+        return _integers(origin)
     write, read = _codec(item)
 
     def encode(value: object, parts: Parts) -> Json:
@@ -326,8 +225,8 @@ def _fixed(items: tuple[object, ...]) -> tuple[Encode, Decode]:
 
 
 def _union(members: tuple[object, ...]) -> tuple[Encode, Decode]:
-    kinds = [m for m in members if m is not type(None)]
-    enums = [m for m in kinds if isinstance(m, type) and issubclass(m, IntEnum)]
+    kinds: list[object] = [m for m in members if m is not type(None)]
+    enums: list[object] = [m for m in kinds if isinstance(m, type) and issubclass(m, IntEnum)]
     if enums and int in kinds:
         kinds = enums
     optional = len(kinds) < len(members)
@@ -348,7 +247,7 @@ def _union(members: tuple[object, ...]) -> tuple[Encode, Decode]:
         for _, _, read in codecs:
             try:
                 return read(data, parts)
-            except ValueError as error:
+            except ValueError as error:  # noqa: PERF203
                 problems.append(str(error))
         raise ValueError("; ".join(problems))
 
@@ -356,22 +255,29 @@ def _union(members: tuple[object, ...]) -> tuple[Encode, Decode]:
 
 
 def _record(cls: type) -> tuple[Encode, Decode]:
+    """A dataclass is the list of its fields; fields at the end that have their default are left out."""
     hints = typing.get_type_hints(cls)
-    descriptors = _codec_of_descriptors()
     fields = []
     for field in dataclasses.fields(cls):
         special = (cls, field.name) in _DESCRIPTOR_FIELDS
-        fields.append((field.name, *(descriptors if special else _codec(hints[field.name]))))
+        codec = _codec_of_descriptors() if special else _codec(hints[field.name])
+        fields.append((field.name, field.default, *codec))
+    total = len(fields)
+    required = sum(default is dataclasses.MISSING for _, default, _, _ in fields)
 
     def encode(value: object, parts: Parts) -> Json:
         if not isinstance(value, cls):
             raise TypeError(f"{type(value).__name__} stands where {cls.__name__} is due")
-        return [write(getattr(value, name), parts) for name, write, _ in fields]
+        left = total
+        # By identity: it is quick, and -0.0 is not 0.0.
+        while left > required and getattr(value, fields[left - 1][0]) is fields[left - 1][1]:
+            left -= 1
+        return [write(getattr(value, name), parts) for name, _, write, _ in fields[:left]]
 
     def decode(data: Json, parts: Parts) -> object:
-        if type(data) is not list or len(data) != len(fields):
-            raise ValueError(f"{cls.__name__} is not a list of {len(fields)} fields")
-        return cls(*[read(item, parts) for (_, _, read), item in zip(fields, data, strict=True)])
+        if type(data) is not list or not required <= len(data) <= total:
+            raise ValueError(f"{cls.__name__} is not a list of {required} to {total} fields")
+        return cls(*[read(item, parts) for (_, _, _, read), item in zip(fields, data, strict=False)])
 
     return encode, decode
 
@@ -404,7 +310,7 @@ def decode(hint: type[T], data: Json, parts: Parts) -> T:
     Raises:
         ValueError: the JSON is not of that form.
     """
-    return typing.cast(T, _codec(hint)[1](data, parts))
+    return typing.cast(T, _codec(typing.cast(Hashable, hint))[1](data, parts))
 
 
 def pack(body: Json, parts: Parts) -> list[bytes | memoryview]:
@@ -417,7 +323,7 @@ def pack(body: Json, parts: Parts) -> list[bytes | memoryview]:
     return [header + head, *parts.blobs]
 
 
-def read_header(data: bytes | memoryview) -> tuple[int, int, int]:
+def read_header(data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
     """Bytes of JSON, bytes behind it, number of descriptors.
 
     Raises:

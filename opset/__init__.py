@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
-from opset import activation, broadcast, comparison, elementwise, convolution, pooling, matmul, normalization, reshaping, slicing, casting
+from opset import (
+    activation,
+    broadcast,
+    casting,
+    comparison,
+    convolution,
+    elementwise,
+    matmul,
+    normalization,
+    pooling,
+    reshaping,
+    slicing,
+)
 from opset.definition import OperationDef, check_definition
 
-FAMILIES = (elementwise, activation, broadcast, comparison, convolution, pooling, matmul, normalization, reshaping, slicing, casting)
+FAMILIES = (
+    elementwise,
+    activation,
+    broadcast,
+    comparison,
+    convolution,
+    pooling,
+    matmul,
+    normalization,
+    reshaping,
+    slicing,
+    casting,
+)
 
 OPSET: dict[int, OperationDef] = {}
 for _family in FAMILIES:

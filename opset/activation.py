@@ -31,7 +31,7 @@ from opset.definition import (
     tensor,
 )
 from opset.drawing import Draft
-from opset.elementwise import FUNCTION_TERMS, Bounder, Kernel, conditioned, drawer, infer_same, unary
+from opset.elementwise import FINITE, FUNCTION_TERMS, Bounder, Kernel, conditioned, drawer, infer_same, unary
 from opset.quantization import QUANTIZED, float32
 from opset.values import Values
 
@@ -81,7 +81,7 @@ def _clip(
         infer=infer_same,
         kernel=unary(lambda x: np.clip(x, low, high)),
         bound=exact,
-        draw=drawer(*spans, ranks=(1, 4)),
+        draw=drawer(*spans, ranks=(1, 4), accept=FINITE),
         quantization=_as_input,
         examples=examples,
         second_opinion=ONNX_OPINION,
@@ -150,7 +150,7 @@ def _sigmoid(
         infer=infer_same,
         kernel=kernel,
         bound=bound,
-        draw=drawer(*spans, ranks=(1, 4)),
+        draw=drawer(*spans, ranks=(1, 4), accept=(spans[-1][0], FINITE[1])),
         quantization=quantization,
         examples=examples,
         second_opinion=DECIMAL_OPINION,
@@ -207,7 +207,7 @@ def _elu_bound(values: Values, results: Mapping[str, Array]) -> Bound:
 
 
 def _draw_elu(draft: Draft) -> None:
-    draft.tensor("input", ranks=(1, 5), low=draft.choose((-2.0, -8.0)), high=2.0)
+    draft.tensor("input", ranks=(1, 5), low=draft.choose((-2.0, -8.0)), high=2.0, accept=(-8.0, FINITE[1]))
     draft.scalar("alpha", draft.choose((0.0, 1.0)) if draft.chance(25) else draft.real(0.1, 3.0))
 
 
@@ -255,7 +255,8 @@ def _not_flat(argument: Argument) -> bool:
 
 def _draw_hard_swish(draft: Draft) -> None:
     reach = draft.choose((2.0, 4.0, 10.0))
-    draft.tensor("input", ranks=(1, 5), low=-reach, high=reach, fits=_not_flat, adjust=_plant_largest)
+    draft.tensor("input", ranks=(1, 5), low=-reach, high=reach, fits=_not_flat, adjust=_plant_largest,
+                 accept=(-200.0, 200.0))  # fmt: skip
 
 
 HARD_SWISH = OperationDef(
@@ -287,9 +288,9 @@ def _prelu(v: Values) -> Mapping[str, Array]:
 
 
 def _draw_prelu(draft: Draft) -> None:
-    first, second = broadcast_shapes(draft, (1, 5))
+    first, second = broadcast_shapes(draft, "input", (1, 5))
     reach = draft.choose((2.0, 20.0))
-    draft.tensor("input", first, low=-reach, high=reach)
+    draft.tensor("input", first, low=-reach, high=reach, accept=(-1e4, 1e4))
     draft.tensor("alpha", second, low=draft.choose((-1.0, 0.0)), high=1.5)
 
 

@@ -30,6 +30,7 @@ from opset.definition import (
     tensor,
 )
 from opset.drawing import Draft
+from opset.elementwise import FINITE, roomy
 from opset.shapes import broadcast
 from opset.values import Values
 
@@ -71,23 +72,40 @@ def broadcast_rule(first: str, second: str) -> ExecutionRule:
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
-def broadcast_shapes(draft: Draft, ranks: tuple[int, int] = (1, 4)) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two compatible shapes; either may lack leading dimensions or have ones."""
-    shape = draft.shape(ranks)
-    smaller = shape[draft.integer(0, len(shape) - 1) :] if draft.chance(40) else shape
-    smaller = tuple(1 if draft.chance(25) else size for size in smaller)
-    larger = tuple(
-        1 if draft.chance(15) and (i < len(shape) - len(smaller) or smaller[i - len(shape)] == 1) else size
-        for i, size in enumerate(shape)
-    )
-    return (larger, smaller) if draft.chance(50) else (smaller, larger)
+def broadcast_shapes(
+    draft: Draft, name: str, ranks: tuple[int, int] = (1, 4)
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two compatible shapes; either or both are stretched, and one may lack leading dimensions.
+
+    Args:
+        name: an input of the type; in a scope that has one, one shape is that of an operand there.
+        ranks: smallest and largest rank.
+    """
+    kind = draft.type(name)
+    known = draft.scope.find(lambda a: a.type == kind and ranks[0] <= a.rank <= ranks[1])
+    shape = known.shape if known is not None else draft.shape(roomy(draft, ranks))
+    if draft.chance(30):
+        return shape, shape
+    sides = [[size, size] if draft.chance(60) else draft.choose(([1, size], [size, 1])) for size in shape]
+    first, second = tuple(side[0] for side in sides), tuple(side[1] for side in sides)
+    if known is not None:
+        first = shape
+    if draft.chance(40):
+        second = second[draft.integer(0, len(shape) - 1) :]
+    return (first, second) if draft.chance(50) else (second, first)
 
 
-def _draw_arithmetic(whole: tuple[int, ...]) -> Callable[[Draft], None]:
+def _span(draft: Draft, reach: float) -> tuple[float, float]:
+    """Both signs, or one: rounding toward zero shows where results lie on one side."""
+    return draft.choose(((-reach, reach), (-reach, reach), (0.0, reach), (-reach, 0.0)))
+
+
+def _draw_arithmetic(whole: tuple[int, ...], accept: float) -> Callable[[Draft], None]:
     """Draws for ADD, SUB, MUL.
 
     Args:
-        whole: reaches of plain integers; the largest shows a kernel that computes in float32.
+        whole: reaches of plain integers; the last shows a kernel that computes in float32.
+        accept: largest real number that is taken from a scope, so that the result stays finite in float16.
     """
 
     def draw(draft: Draft) -> None:
@@ -95,9 +113,11 @@ def _draw_arithmetic(whole: tuple[int, ...]) -> Callable[[Draft], None]:
         reach: float = 7.0 if code == 3 else draft.choose((2.0, 2.0, 20.0))  # beyond 6, so that RELU6 clips
         if draft.type("a") == I32:
             reach = draft.choose(whole)
-        first, second = broadcast_shapes(draft)
-        draft.tensor("a", first, low=-reach, high=reach)
-        draft.tensor("b", second, low=-reach, high=reach)
+        first, second = broadcast_shapes(draft, "a")
+        most = whole[-1] if draft.type("a") == I32 else accept
+        for name, shape in (("a", first), ("b", second)):
+            low, high = _span(draft, reach)
+            draft.tensor(name, shape, low=low, high=high, accept=(-most, most))
 
     return draw
 
@@ -115,29 +135,31 @@ def _is_nonzero(argument: Argument) -> bool:
 
 def _draw_division(draft: Draft) -> None:
     code = draft.activation()
-    first, second = broadcast_shapes(draft)
+    first, second = broadcast_shapes(draft, "a")
     if draft.type("a") == I32:
         reach, divisor = draft.choose(((1000, 30), (INT32.max, 50), (INT32.max, INT32.max)))
     else:
         reach, divisor = (9 if code == 3 else 2), draft.choose((2, 20))
-    draft.tensor("a", first, low=-reach, high=reach)
-    draft.tensor("b", second, low=-divisor, high=divisor, fits=_is_nonzero, adjust=_nonzero)
+    most = INT32.max if draft.type("a") == I32 else 1e4
+    draft.tensor("a", first, low=-reach, high=reach, accept=(-most, most))
+    draft.tensor("b", second, low=-divisor, high=divisor, fits=_is_nonzero, adjust=_nonzero, accept=(-most, most))
 
 
 def _draw_extremum(draft: Draft) -> None:
-    first, second = broadcast_shapes(draft, (1, 5))
-    low, high, bottom, top = -2.0, 2.0, 1.0, 1.0
+    first, second = broadcast_shapes(draft, "a", (1, 5))
+    low, high, bottom, top, accept = -2.0, 2.0, 1.0, 1.0, FINITE
     if draft.type("a") == I32:
         low, high = draft.choose(((-100, 100), (INT32.min, INT32.max), (2**30, 2**30 + 40)))
+        accept = (INT32.min, INT32.max)
     else:  # ranges that overlap in part: each side wins somewhere, and quantised scales differ
         low, high = draft.choose(((-2.0, 2.0), (-30.0, 30.0)))
         bottom, top = draft.choose((0.3, 1.0)), draft.choose((0.6, 1.0))
-    draft.tensor("a", first, low=low, high=high)
-    draft.tensor("b", second, low=low * bottom, high=high * top)
+    draft.tensor("a", first, low=low, high=high, accept=accept)
+    draft.tensor("b", second, low=low * bottom, high=high * top, accept=accept)
 
 
 def _draw_power(draft: Draft) -> None:
-    first, second = broadcast_shapes(draft, (1, 5))
+    first, second = broadcast_shapes(draft, "base", (1, 5))
     if draft.chance(25):  # any base but 0 with exponents that are integers
         draft.tensor("base", first, low=-3.0, high=3.0, fits=_is_nonzero, adjust=_nonzero)
         draft.tensor("exponent", second, low=-3.0, high=4.0, fits=_is_whole, adjust=np.rint)
@@ -222,7 +244,7 @@ ADD = _arithmetic(
     ((F32, FL1), (Q8, FL1), (F16, FL3), (Q8S, FL4), (I32, FL4)),
     np.add,
     _sum_of_magnitudes,
-    _draw_arithmetic((1000, 2**30 - 1)),
+    _draw_arithmetic((1000, 2**30 - 1), 2e4),
     _overflow(np.add),
     Example("float32", {"a": [[1.0, -4.0]], "b": [[2.0], [3.0]], "activation": 1},
             {"output": [[3.0, 0.0], [4.0, 0.0]]}),
@@ -236,7 +258,7 @@ SUB = _arithmetic(
     ((F32, FL2), (Q8, FL3), (F16, FL3), (Q8S, FL4), (I32, FL4)),
     np.subtract,
     _sum_of_magnitudes,
-    _draw_arithmetic((1000, 2**30 - 1)),
+    _draw_arithmetic((1000, 2**30 - 1), 2e4),
     _overflow(np.subtract),
     Example("float32", {"a": [[1.0], [4.0]], "b": [2.0, -3.0], "activation": 3},
             {"output": [[0.0, 4.0], [2.0, 6.0]]}),
@@ -251,7 +273,7 @@ MUL = _arithmetic(
     ((F32, FL1), (Q8, FL1), (F16, FL3), (Q8S, FL4), (I32, FL4)),
     np.multiply,
     relative(1),
-    _draw_arithmetic((1000, 46340)),  # 46340 squared just fits
+    _draw_arithmetic((1000, 46340), 200.0),  # 46340 squared just fits
     _overflow(np.multiply),
     Example("float32", {"a": [[2.0, -0.5]], "b": [[3.0], [-0.5]], "activation": 2},
             {"output": [[1.0, -1.0], [-1.0, 0.25]]}),

@@ -47,10 +47,26 @@ def _source(doc: str, high: int | None = None) -> OperandDef:
     return tensor("input", doc, 1, high)
 
 
+def _largest(draft: Draft) -> int:
+    """Large enough, often enough, for a mean error to say something."""
+    return draft.choose((6, 12, 40))
+
+
 def _bound(v: Values, results: Mapping[str, Array]) -> Bound:
-    """One rounding of a float; float16 loses digits near 0."""
+    """One rounding of a float, or two through float32; float16 loses digits near 0."""
     floor = SMALLEST_NORMAL_HALF if v.call["output"].type == F16 else 0.0
-    return Bound(np.maximum(np.abs(results["output"]), floor), 1)
+    return Bound(np.maximum(np.abs(results["output"]), floor), 2 if v.quantized("input") else 1)
+
+
+def _bound_affine(v: Values, results: Mapping[str, Array]) -> Bound:
+    """Where float32 has digits to spare, scale * q - scale * zero point is as good a way as any.
+
+    Its second product has the same rounding error everywhere, hence a unit that is twice the largest sum's.
+    """
+    x, stored = v.call["input"], v.stored("input")
+    if v.call["output"].type == F16 or not x.zero_point or not stored.size:
+        return _bound(v, results)
+    return Bound(2 * x.scale * (float(np.abs(stored.astype(np.int64)).max()) + abs(x.zero_point)), 1)
 
 
 # --- CAST -------------------------------------------------------------------------------------------------------------
@@ -112,7 +128,7 @@ def _draw_cast(draft: Draft) -> None:
     source, target = draft.type("input"), draft.type("output")
     if source in (F32, F16, I32):
         low, high = _span_cast(draft, source, target)
-        draft.tensor("input", low=low, high=high)
+        draft.tensor("input", low=low, high=high, largest=_largest(draft))
     else:
         any_tensor(draft)
     if target in QUANTIZED:
@@ -162,8 +178,8 @@ def _draw_ties(draft: Draft) -> None:
     low, high = limits(draft.type("output"))
     zero = draft.choose((low, high, draft.integer(low, high), draft.integer(low, high)))
     scale = 2.0 ** -draft.integer(0, 6)
-    rng, shape = draft.source.generator(), draft.shape((1, 4))
-    steps = rng.integers(low - zero - 8, high - zero + 8, shape) + 0.5 * (rng.random(shape) < 0.8)
+    rng, shape = draft.source.generator(), draft.shape((1, 4), _largest(draft))
+    steps = rng.integers(low - zero - 8, high - zero + 8, shape) + 0.25 * rng.integers(0, 4, shape)
     kind = draft.type("input")
     value = (steps * scale).astype(info(kind).dtype)
     draft.put("input", draft.scope.add(Argument(kind, shape, value=value)))
@@ -172,14 +188,14 @@ def _draw_ties(draft: Draft) -> None:
 
 def _draw_quantize(draft: Draft) -> None:
     way = draft.integer(0, 99)
-    if way < 25:
+    if way < 20:
         _draw_ties(draft)
         return
     reach = draft.choose((0.02, 2.0, 2.0, 300.0))
     # One-sided data put the zero point at an end.
     low, high = draft.choose(((-reach, reach), (-reach, reach), (0.0, reach), (-reach, 0.0), (reach / 2, reach)))
-    draft.tensor("input", low=low, high=high)
-    if way < 45:
+    draft.tensor("input", low=low, high=high, largest=_largest(draft))
+    if way < 40:
         bottom, top = limits(draft.type("output"))
         width = draft.real(0.3, 0.8) * (high - low)
         scale = width / (top - bottom)
@@ -228,10 +244,13 @@ SOURCES = (
 
 def _draw_dequantize(draft: Draft) -> None:
     reach = draft.choose((0.5, 2.0, 20.0))
+    # 256 elements at most: as there are 256 results, the rounding errors of more repeat and do not cancel.
+    highest, largest = draft.choose(((2, 16), (3, 6), (4, 4)))
+    ranks = (1 if draft.chance(30) else highest, highest)
     if draft.type("input") != Q8CH:
-        draft.tensor("input", low=-reach, high=reach)
+        draft.tensor("input", ranks=ranks, largest=largest, low=-reach, high=reach)
         return
-    shape = draft.shape((1, 4))
+    shape = draft.shape(ranks, largest)
     draft.tensor("input", shape, low=-reach, high=reach, channel_dim=draft.integer(0, len(shape) - 1))
 
 
@@ -253,7 +272,7 @@ DEQUANTIZE = OperationDef(
     rules=(rank_rule("RANK_INPUT", "input", 1, 4),),
     infer=infer_same,
     kernel=lambda v: {"output": v["input"]},
-    bound=_bound,
+    bound=_bound_affine,
     draw=_draw_dequantize,
     examples=(
         Example(

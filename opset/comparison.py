@@ -8,7 +8,7 @@ import numpy as np
 
 from nnhal.operations import TypeRow
 from nnhal.types import FL3, FL4, Array, FeatureLevel, OperandType, OperationType
-from opset.broadcast import BROADCAST_SHAPE, broadcast_rule, broadcast_shapes, infer_broadcast
+from opset.broadcast import BROADCAST_SHAPE, INT32, broadcast_rule, broadcast_shapes, infer_broadcast
 from opset.call import Call, with_shape
 from opset.definition import (
     B8,
@@ -28,7 +28,8 @@ from opset.definition import (
     tensor,
 )
 from opset.drawing import Draft
-from opset.quantization import QUANTIZED
+from opset.elementwise import FINITE
+from opset.quantization import QUANTIZED, limits
 from opset.values import Values
 
 OPINION = "ONNX reference evaluator; for quantised types rational numbers"
@@ -62,16 +63,20 @@ def _thinned(step: int) -> Callable[[Array], Array]:
 
 
 def _draw_quantized(draft: Draft, shapes: tuple[tuple[int, ...], tuple[int, ...]], step: int) -> None:
-    """Sides of equal scale, of scales 1 to 2 that still meet exactly, or of unrelated scales."""
+    """Sides of equal scale, their zero points apart or not; of scales 1 to 2 that meet exactly; of unrelated scales."""
     a = draft.tensor("a", shapes[0], low=-2.0, high=2.0, adjust=_thinned(step))
-    way = draft.choose(("same", "same", "double", "free"))
+    way = draft.choose(("same", "shifted", "double", "free"))
     if way == "free":
         draft.tensor("b", shapes[1], low=-2.0, high=draft.choose((1.0, 3.0)))
-    elif way == "double" and a.zero_point % 2 == 0:
-        draft.tensor("b", shapes[1], low=-8.0, high=8.0, scale=2 * a.scale, zero_point=a.zero_point // 2,
-                     adjust=_thinned(step // 2))  # fmt: skip
-    else:
-        draft.tensor("b", shapes[1], low=-4.0, high=4.0, scale=a.scale, zero_point=a.zero_point, adjust=_thinned(step))
+        return
+    scale, zero_point = a.scale, a.zero_point
+    lowest, highest = limits(a.type)
+    if way == "double" and zero_point % 2 == 0:
+        scale, zero_point, step = 2 * scale, zero_point // 2, step // 2
+    elif way == "shifted":  # by a step, so that values still meet
+        zero_point += step if zero_point + step <= highest else -step if zero_point - step >= lowest else 0
+    reach = 256 * scale
+    draft.tensor("b", shapes[1], low=-reach, high=reach, scale=scale, zero_point=zero_point, adjust=_thinned(step))
 
 
 def _comparison_draw(equality: bool) -> Callable[[Draft], None]:
@@ -79,7 +84,7 @@ def _comparison_draw(equality: bool) -> Callable[[Draft], None]:
 
     def draw(draft: Draft) -> None:
         kind = draft.type("a")
-        shapes = broadcast_shapes(draft, (1, 5))
+        shapes = broadcast_shapes(draft, "a", (1, 5))
         if kind in QUANTIZED:
             _draw_quantized(draft, shapes, 64 if equality else draft.choose((8, 64)))
             return
@@ -140,7 +145,7 @@ LESS_EQUAL = _comparison(OperationType.LESS_EQUAL, "≤", np.less_equal, *_worke
 
 
 def _draw_logic(draft: Draft) -> None:
-    first, second = broadcast_shapes(draft, (1, 5))
+    first, second = broadcast_shapes(draft, "a", (1, 5))
     draft.tensor("a", first)
     draft.tensor("b", second)
 
@@ -185,9 +190,11 @@ def _infer_select(call: Call) -> Shapes:
 
 def _draw_select(draft: Draft) -> None:
     condition = draft.tensor("condition", ranks=(1, 5))
-    low, high = (draft.choose(((-100, 100), (-(2**31), 2**31 - 1)))) if draft.type("a") == I32 else (-2.0, 2.0)
-    draft.tensor("a", condition.shape, low=low, high=high)
-    draft.tensor("b", condition.shape, low=low, high=high)
+    whole = draft.type("a") == I32
+    low, high = draft.choose(((-100, 100), (INT32.min, INT32.max))) if whole else (-2.0, 2.0)
+    accept = (INT32.min, INT32.max) if whole else FINITE
+    draft.tensor("a", condition.shape, low=low, high=high, accept=accept)
+    draft.tensor("b", condition.shape, low=low, high=high, accept=accept)
 
 
 def _same_shape_rule(name: str) -> ExecutionRule:

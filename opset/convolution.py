@@ -106,9 +106,11 @@ def _finished(v: Values, sums: Array, scale: Array | float) -> Mapping[str, Arra
     if v.quantized("input"):
         # The bias counts in the unit of the sums, so the accumulator is exact up to here.
         dtype = v.arithmetic.dtype
-        real = (sums + v.stored("bias")).astype(dtype) * np.asarray(scale, dtype).reshape(-1)
+        accumulated: Array = (sums + v.stored("bias")).astype(dtype)
+        scales: Array = np.asarray(scale).reshape(-1).astype(dtype)
+        real = accumulated * scales
     else:
-        real = sums + v["bias"]
+        real = np.add(sums, v["bias"], out=sums)
     return {"output": in_layout(v.activate(real), is_nchw(v.call))}
 
 
@@ -116,7 +118,7 @@ def _operands(v: Values) -> tuple[Array, Array, Array | float]:
     """The image with its channels last, the filter, and the scale of their products."""
     image, image_scale = v.factor("input")
     filters, filter_scale = v.factor("filter")
-    return channels_last(image, is_nchw(v.call)), filters, image_scale * filter_scale
+    return channels_last(image, is_nchw(v.call)), filters, np.multiply(image_scale, filter_scale)
 
 
 def _convolve(v: Values) -> Mapping[str, Array]:
@@ -227,7 +229,7 @@ def _draw_grouped(draft: Draft) -> None:
 
 
 def _draw_transposed(draft: Draft) -> None:
-    batch, height, width, depth = draw_input(draft, largest=5)
+    batch, height, width, depth = draw_input(draft, largest=4)
     scheme = draft.choose((PaddingScheme.SAME, PaddingScheme.VALID))
     implicitly = draft.has("output_shape")
     exactly = implicitly or draft.chance(50)
@@ -235,7 +237,7 @@ def _draw_transposed(draft: Draft) -> None:
     if not implicitly:
         put_paddings(draft, rows, columns)
     put_int32(draft, stride_w=columns.stride, stride_h=rows.stride)
-    shape = (draft.integer(1, LARGEST_DEPTH), rows.size, columns.size, depth)
+    shape = (draft.integer(1, LARGEST_DEPTH // 2), rows.size, columns.size, depth)
     if implicitly:
         put_int32(draft, padding_scheme=scheme)
         places = rows.outputs(height), columns.outputs(width)

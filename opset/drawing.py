@@ -128,7 +128,8 @@ class Draft:
                low: float = -2.0, high: float = 2.0, largest: int = SMALL, scale: float | None = None,
                zero_point: int | None = None, channel_dim: int | None = None,
                fits: Callable[[Argument], bool] | None = None,
-               adjust: Callable[[Array], Array] | None = None) -> Argument:  # fmt: skip
+               adjust: Callable[[Array], Array] | None = None,
+               accept: tuple[float, float] | None = None) -> Argument:  # fmt: skip
         """Draws a tensor input, or takes one of the scope that fits.
 
         Args:
@@ -143,6 +144,7 @@ class Draft:
             channel_dim: dimension of the scales, for per-channel types.
             fits: a further demand on an operand of the scope.
             adjust: changes the stored values of a new operand: to plant ties, zeros, ends of the range.
+            accept: range for an operand of the scope, where it may be wider than for a new one.
         """
         kind = self.type(name)
 
@@ -153,7 +155,7 @@ class Draft:
                 and (scale is None or a.scale == scale)
                 and (zero_point is None or a.zero_point == zero_point)
                 and channel_dim is None
-                and within(a, low, high)
+                and within(a, *(accept or (low, high)))
                 and (fits is None or fits(a))
             )
 

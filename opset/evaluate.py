@@ -28,6 +28,7 @@ from opset.values import BASELINE, Arithmetic, Values
 ATOL = {10: 5 * 2.0**-10, 23: 1e-5}  # NNAPI's absolute tolerance by mantissa bits
 RTOL = {10: 5 * 2.0**-10, 23: 5 * 2.0**-23}
 RELAXED_BITS = 10
+SMALLEST_NORMAL = {10: 2.0**-14, 23: 2.0**-126}  # a result below it may be flushed to zero
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def _allow(
     bits = RELAXED_BITS if relaxed else bits
     bound: Bound = call.definition.bound(values, {name: exact[name]})
     unit = np.broadcast_to(np.asarray(bound.magnitude, np.float64) * 2.0 ** -(1 + bits), shape)
+    flushed = (np.abs(exact[name]) < SMALLEST_NORMAL[bits]) & (unit > 0)
+    unit = np.where(flushed, np.maximum(unit, SMALLEST_NORMAL[bits]), unit)
     rule = ATOL[bits] + RTOL[bits] * np.abs(exact[name])
     required = np.maximum(rule, 2 * bound.terms * unit)
     # What is not finite is compared as it is: infinity for infinity, NaN left open (DESIGN: NaN order is open).

@@ -93,9 +93,19 @@ def _spread(argument: Argument) -> float:
     """Root mean square of an operand's values; of its centred steps where it is quantised."""
     if argument.value is None:
         return 1.0
-    value = argument.value.astype(np.float64)
-    value = value - argument.zero_point if argument.type in QUANTIZED else value
-    return float(np.sqrt(np.mean(value * value)))
+    value = argument.value.astype(np.float64).reshape(-1)
+    if argument.type in QUANTIZED:
+        value -= argument.zero_point
+    return math.sqrt(float(value @ value) / max(value.size, 1))
+
+
+REACH = {2: 1.2, 3: 6.0}  # how large sums should be under RELU1 and RELU6
+
+
+def _span(draft: Draft, name: str) -> tuple[float, float]:
+    """Quantised operands are one-sided at times: sums of one sign show arithmetic that truncates toward zero."""
+    both = (-2.0, 2.0)
+    return draft.choose((both, (0.0, 2.0), (-2.0, 0.0))) if draft.type(name) in QUANTIZED else both
 
 
 def _draw_dense(draft: Draft) -> None:
@@ -104,27 +114,35 @@ def _draw_dense(draft: Draft) -> None:
     # Fine outputs need level 3; below it the output scale must exceed the product of scales.
     tiny = quantized and draft.scope.level >= FL3 and draft.chance(12)
     largest = draft.choose((4, 7, 14))
+    low, high = _span(draft, "input")
     if tiny:
         x = _near_zero_point(draft, "input", draft.shape((2, 4), largest))
     else:
-        x = draft.tensor("input", ranks=(2, 4), largest=largest)
+        x = draft.tensor("input", ranks=(2, 4), largest=largest, low=low, high=high)
     whole = math.prod(x.shape)
     # The input is flattened: its last dimension need not be the input size.
-    divisors = [n for n in range(1, min(whole, 32) + 1) if whole % n == 0]
-    size = x.shape[-1] if draft.chance(70) else draft.choose(divisors)
-    units = draft.integer(1, 9)
+    size = x.shape[-1]
+    if draft.chance(30):
+        size = draft.choose([n for n in range(1, min(whole, 32) + 1) if whole % n == 0])
+    units = draft.integer(1, draft.choose((6, 18)))
     if tiny:
         w = _near_zero_point(draft, "weights", (units, size))
     else:
-        w = draft.tensor("weights", (units, size), low=-2.0, high=2.0)
-    # In proportion to the sum, so that a bias that is left out shows; beyond 6 where RELU6 is to clip.
+        # Sums about as large as the activation's range: some are clipped, some are not. One-sided ones are positive
+        # where negative ones would all become 0.
+        rms = _spread(x) * (x.scale if quantized else 1.0)
+        wide = REACH[code] * math.sqrt(3) / (max(rms, 0.1) * math.sqrt(size)) if code in REACH else 2.0
+        if code in (0, 2):
+            low, high = _span(draft, "weights")
+        w = draft.tensor("weights", (units, size), low=wide * low / 2, high=wide * high / 2)
+    # In proportion to the sum, so that a bias that is left out shows.
     reach = 1.5 * _spread(x) * _spread(w) * math.sqrt(size)
     if quantized:
         reach = min(max(round(reach), 3), 10**8)
         scale = float32(x.scale * w.scale)
         draft.tensor("bias", (units,), low=-reach, high=reach, scale=scale, zero_point=0)
     else:
-        reach = float32(max(reach, 7.0 if code == 3 else 0.5))
+        reach = float32(max(reach, 0.1))
         draft.tensor("bias", (units,), low=-reach, high=reach)
 
 
@@ -258,11 +276,16 @@ def _open_batch(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
 def _draw_batch(draft: Draft) -> None:
     flags = draft.chance(40), draft.chance(40)
     # Integers: small ones, or as large as sums in 32 bits allow, so that float arithmetic shows.
-    reach = 2.0 if draft.type("lhs") != I32 else draft.choose((9, 100, 10_000))
-    left = draft.tensor("lhs", ranks=(2, 4), largest=draft.choose((5, 8, 11)), low=-reach, high=reach)
+    low, high = _span(draft, "lhs")
+    if draft.type("lhs") == I32:
+        high = draft.choose((9, 100, 10_000))
+        low = -high
+    left = draft.tensor("lhs", ranks=(2, 4), largest=draft.choose((5, 8, 11)), low=low, high=high)
     inner = left.shape[-2 if flags[0] else -1]
-    right = _turned((*left.shape[:-2], inner, draft.integer(1, 7)), flags[1])
-    draft.tensor("rhs", right, low=-reach, high=reach)
+    right = _turned((*left.shape[:-2], inner, draft.integer(1, draft.choose((5, 16)))), flags[1])
+    if draft.type("rhs") != I32:
+        low, high = _span(draft, "rhs")
+    draft.tensor("rhs", right, low=low, high=high)
     draft.scalar("adj_lhs", flags[0])
     draft.scalar("adj_rhs", flags[1])
 

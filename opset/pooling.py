@@ -178,7 +178,7 @@ def _draw(draft: Draft) -> None:
     span = (-4.0, 9.0) if code == 3 else draw_span(draft, 2.0)
     if code == 1 and span[1] <= 0:
         span = (span[0], -span[0])
-    _, height, width, _ = draw_image(draft, span, REACH)
+    _, height, width, _ = draw_image(draft, span, REACH, largest=10)
     rows, columns = draw_windows(draft, height, width)
     put_int32(draft, filter_w=columns.size, filter_h=rows.size)
 

@@ -75,7 +75,7 @@ def implicit(scheme: int, stride_w: int = 1, stride_h: int = 1) -> dict[str, int
 
 def is_nchw(call: Call) -> bool:
     """Whether the images of a call have their channels before height and width."""
-    return bool(call["nchw"].item())
+    return call.has("nchw") and bool(call["nchw"].item())
 
 
 def image_size(shape: tuple[int, ...], nchw: bool) -> tuple[int, int, int, int]:
@@ -269,7 +269,7 @@ def draw_image(draft: Draft, span: tuple[float, float], reach: float, depths: tu
     found = draft.scope.find(suits)
     if found is None:
         batch = draft.choose((1, 1, 1, 2, 3))
-        height, width = (draft.integer(1, largest) for _ in range(2))
+        height, width = (1 if draft.chance(8) else draft.integer(2, largest) for _ in range(2))
         shape = image_shape(batch, height, width, draft.choose(depths), nchw)
         if fresh is None:
             found = draft.tensor("input", shape, low=span[0], high=span[1], fits=lambda a: False)
@@ -308,7 +308,7 @@ def put_paddings(draft: Draft, rows: Ends, columns: Ends) -> None:
 
 
 def _draw_window(draft: Draft, length: int, scheme: str, dilated: bool) -> Window:
-    stride = draft.integer(1, LARGEST_STEP)
+    stride = draft.choose((1, 1, 2, LARGEST_STEP))
     most = min(LARGEST_SIZE, length) if scheme == "valid" else LARGEST_SIZE
     size = draft.integer(1, most)
     dilation = draft.choose((1, 2, 3)) if dilated else 1

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from harness.record import Record, Run
 from reports.headline import Headline, cases, fail_poor
-from reports.tables import DRIVER_FAULTS, INTERNAL, JUDGED, NOT_RUN, POOR, largest, planned, real
+from reports.tables import DRIVER_FAULTS, INTERNAL, JUDGED, NOT_RUN, POOR, largest, planned, real, shape
 
 ACCURACY_FACTOR = 1.1  # smaller changes of the largest error are noise between two drivers
 ACCURACY_FLOOR = 0.02  # in units of what is allowed: below it nobody cares
 
-FAILING, WAIVED, POORLY, PASSING, UNJUDGED, UNRUN, ABSENT = (
-    "failing", "waived", "poor", "passing", "unjudged", "unrun", "absent",
+FAILING, ERRING, WAIVED, POORLY, PASSING, UNJUDGED, UNRUN, ABSENT = (
+    "failing", "erring", "waived", "poor", "passing", "unjudged", "unrun", "absent",
 )  # fmt: skip
 
 
@@ -36,6 +36,7 @@ class Kind:
 KINDS = (
     Kind("new", "New failures", "failed in the second run and not in the first", True),
     Kind("stranger", "Failures of cases that only the second run has", "nothing to compare them with", True),
+    Kind("suite", "New errors of the suite", "a defect of the suite itself hides what the driver does", True),
     Kind("poor", "Newly poor", "passed before; now within what is allowed, but poor as a whole", True),
     Kind("refused", "Newly not supported", "judged and not failing before; now not supported or not applicable", True),
     Kind("lost", "No longer run", "judged in the first run; selected in the second, and without a record there", True),
@@ -51,17 +52,18 @@ KINDS = (
 )
 
 _CHANGES = {
-    **{(before, FAILING): "new" for before in (WAIVED, POORLY, PASSING, UNJUDGED, UNRUN)},
+    **{(before, FAILING): "new" for before in (ERRING, WAIVED, POORLY, PASSING, UNJUDGED, UNRUN)},
     (ABSENT, FAILING): "stranger",
+    **{(before, ERRING): "suite" for before in (FAILING, WAIVED, POORLY, PASSING, UNJUDGED, UNRUN, ABSENT)},
     (PASSING, POORLY): "poor",
     **{(before, UNJUDGED): "refused" for before in (PASSING, POORLY)},
     **{(before, UNRUN): "lost" for before in (PASSING, POORLY, FAILING, WAIVED)},
-    **{(before, after): "fixed" for before in (FAILING, WAIVED) for after in (PASSING, POORLY)},
+    **{(before, after): "fixed" for before in (FAILING, ERRING, WAIVED) for after in (PASSING, POORLY)},
     (POORLY, PASSING): "better",
     **{(before, UNJUDGED): "withdrawn" for before in (FAILING, WAIVED)},
-    **{(before, WAIVED): "waived" for before in (FAILING, POORLY, PASSING, UNJUDGED, UNRUN)},
+    **{(before, WAIVED): "waived" for before in (FAILING, ERRING, POORLY, PASSING, UNJUDGED, UNRUN)},
     **{(before, after): "supported" for before in (UNJUDGED, UNRUN) for after in (PASSING, POORLY)},
-    **{(before, ABSENT): "only1" for before in (FAILING, WAIVED, POORLY, PASSING, UNJUDGED, UNRUN)},
+    **{(before, ABSENT): "only1" for before in (FAILING, ERRING, WAIVED, POORLY, PASSING, UNJUDGED, UNRUN)},
     **{(ABSENT, after): "only2" for after in (WAIVED, POORLY, PASSING, UNJUDGED)},
 }
 
@@ -91,6 +93,28 @@ class Change:
     def altered(self) -> bool:
         """Whether the two cases of this name differ in their content."""
         return self.before is not None and self.after is not None and self.before.id != self.after.id
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Changes of one operation that are alike: the same verdicts and causes, and one message but for its numbers."""
+
+    changes: tuple[Change, ...]
+
+    @property
+    def one(self) -> Change:
+        """The change that stands for all."""
+        return self.changes[0]
+
+
+def bundles(changes: Iterable[Change]) -> list[Bundle]:
+    """Changes put together by likeness; the largest bundles first."""
+    found: dict[tuple[object, ...], list[Change]] = defaultdict(list)
+    for change in changes:
+        ends = [(r.verdict, r.cause, bool(r.waiver)) if r else None for r in (change.before, change.after)]
+        found[change.record.operation, ends[0], ends[1], shape(change.record.message)].append(change)
+    order = sorted(found.values(), key=lambda alike: (-len(alike), alike[0].name))
+    return [Bundle(tuple(alike)) for alike in order]
 
 
 @dataclass(frozen=True)
@@ -142,8 +166,9 @@ class Comparison:
 def _state(record: Record | None, planned_still: bool, poor_fails: bool) -> str:
     if record is None:
         return UNRUN if planned_still else ABSENT
-    failing = record.verdict in DRIVER_FAULTS or record.verdict == INTERNAL or (record.verdict == POOR and poor_fails)
-    if failing:
+    if record.verdict == INTERNAL and not record.waiver:
+        return ERRING
+    if record.verdict in DRIVER_FAULTS or record.verdict == INTERNAL or (record.verdict == POOR and poor_fails):
         return WAIVED if record.waiver else FAILING
     if record.verdict == POOR:
         return POORLY
@@ -216,7 +241,7 @@ def _logarithm(error: float) -> float:
 def headline(comparison: Comparison) -> Headline:
     """What the comparison amounts to, in one sentence."""
     parts = [
-        f"{len(comparison.changes[kind.key]):,} {kind.title[0].lower()}{kind.title[1:]}"
+        f"{kind.title[0].lower()}{kind.title[1:]} {len(comparison.changes[kind.key]):,}"
         for kind in KINDS
         if comparison.changes.get(kind.key)
     ]
@@ -231,9 +256,9 @@ def headline(comparison: Comparison) -> Headline:
     worse = comparison.worse
     same = f"{cases(comparison.same)} ended alike"
     if worse:
-        text = f"Worse in {cases(worse)}: {'; '.join(parts)}; {same}"
+        text = f"Worse in {cases(worse)}: {', '.join(parts)}; {same}"
     elif parts:
-        text = f"Nothing is newly bad: {'; '.join(parts)}; {same}"
+        text = f"Nothing is newly bad: {', '.join(parts)}; {same}"
     else:
         text = f"No difference: {same}"
     return Headline("bad" if worse else "good", text, tuple(notes))

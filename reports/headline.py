@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.record import Run
-from reports.tables import DRIVER_FAULTS, INTERNAL, NOT_RUN, NOT_SUPPORTED, POOR, Tally, planned
+from reports.tables import DRIVER_FAULTS, INTERNAL, NOT_APPLICABLE, NOT_RUN, NOT_SUPPORTED, POOR, Tally, planned
 
 SHORT_PROFILES = ("ci",)  # a part of the quick profile; the others are profiles in their own right
 
@@ -137,6 +137,8 @@ def headline(run: Run, known: Totals) -> Headline:
     skipped = known.tally[NOT_SUPPORTED]
     if skipped:
         notes.append(f"{cases(skipped)} of {known.selected:,} ask for what the driver does not support.")
+    if known.tally[NOT_APPLICABLE]:
+        notes.append(f"{cases(known.tally[NOT_APPLICABLE])} left out, by the driver's level or by what it declares.")
     if known.tally[POOR]:
         notes.append(
             f"{cases(known.tally[POOR])}: arithmetic within what is allowed for each element, but poor as a whole."

@@ -7,14 +7,14 @@ import hashlib
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.judge import Verdict
-from harness.record import Run
+from harness.record import Record, Run
 from nnhal.types import FeatureLevel
 from reports import compare as comparing
 from reports import headline as heading
@@ -25,11 +25,11 @@ REPORT, COMPARISON = "report.html", "compare.html"
 
 # What a page holds at most, so that 50,000 failures still make a page that opens. Records hold everything.
 EACH, MOST = 12, 2000  # cases shown of a group; characters shown of a text
-FAILURE_BUDGET, POOR_BUDGET, WAIVED_BUDGET = 1_200_000, 250_000, 250_000
+FAILURE_BUDGET, OTHER_BUDGET = 1_200_000, 200_000
 GROUPS_SHOWN = 400
 SLOWEST = 15
 FEW = 20  # judged cases: fewer say little about a signature
-CHANGES_SHOWN = 200
+CHANGES_SHOWN, CASES_SHOWN = 200, 40  # lines of a kind of change; cases named of a line
 
 GLOSSARY = {
     "PASS": "everything that was due came, within what is allowed",
@@ -88,6 +88,7 @@ def _environment() -> Environment:
         "count": text.count,
         "number": text.number,
         "exact": text.exact,
+        "units": text.units,
         "seconds": text.seconds,
         "percent": text.percent,
         "clip": text.clip,
@@ -107,7 +108,7 @@ def _environment() -> Environment:
         column_titles=tables.COLUMNS,
         most=MOST,
         few=FEW,
-        verdicts=[verdict.value for verdict in Verdict],
+        verdicts=tables.ORDER,
     )
     return found
 
@@ -118,8 +119,9 @@ def render(run: Run) -> str:
     rows = tables.signatures(run)
     records = list(run.records.values())
     poor_fails = heading.fail_poor(run)
-    faults = {*tables.DRIVER_FAULTS, tables.INTERNAL} | ({tables.POOR} if poor_fails else set())
+    faults = {*tables.DRIVER_FAULTS} | ({tables.POOR} if poor_fails else set())
     failures = [record for record in records if record.verdict in faults and not record.waiver]
+    internal = [record for record in records if record.verdict == tables.INTERNAL and not record.waiver]
     waived = [record for record in records if record.waiver]
     poor = [record for record in records if record.verdict == tables.POOR and not (record.waiver or poor_fails)]
     page = _environment().get_template("template.html").render(
@@ -130,49 +132,58 @@ def render(run: Run) -> str:
         facts=_sections(run),
         matrix=tables.matrix(rows),
         signatures=rows,
-        shown_verdicts=[v.value for v in Verdict if totals.tally[v.value] or v == Verdict.PASS],
+        shown_verdicts=[verdict for verdict in tables.ORDER if totals.tally[verdict] or verdict == "PASS"],
         unsupported=tables.unjudged(run, rows, tables.NOT_SUPPORTED),
         inapplicable=tables.unjudged(run, rows, tables.NOT_APPLICABLE),
         failures=_grouped(failures, FAILURE_BUDGET),
-        waived=_grouped(waived, WAIVED_BUDGET),
-        poor=_grouped(poor, POOR_BUDGET),
+        internal=_grouped(internal, OTHER_BUDGET),
+        waived=_grouped(waived, OTHER_BUDGET),
+        poor=_grouped(poor, OTHER_BUDGET),
         rules=tables.rules(records),
+        count_words=text.count_words,
         slowest=tables.slowest(records, SLOWEST),
     )  # fmt: skip
     return text.clean(page)
 
 
-def _grouped(records: Sequence[tables.Record], budget: int) -> dict[str, object]:
+def _grouped(records: Sequence[Record], budget: int) -> dict[str, object]:
     found = tables.groups(records, tables.Budget(budget), EACH, MOST)
     return {"total": len(records), "groups": found[:GROUPS_SHOWN], "more": found[GROUPS_SHOWN:]}
 
 
-def render_comparison(first: Run, second: Run) -> str:
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs of a comparison, as its page needs it."""
+
+    run: Run
+    name: str
+    headline: heading.Headline
+    totals: heading.Totals
+    matrix: tables.Matrix
+
+
+def _side(run: Run) -> Side:
+    totals = heading.totals(run)
+    matrix = tables.matrix(tables.signatures(run))
+    return Side(run, driver_name(run), heading.headline(run, totals), totals, matrix)
+
+
+def render_comparison(first: Run, second: Run, found: comparing.Comparison) -> str:
     """The page that puts two runs side by side."""
-    found = comparing.compare(first, second)
-    runs = []
-    for run in (first, second):
-        totals = heading.totals(run)
-        rows = tables.signatures(run)
-        runs.append({
-            "run": run,
-            "name": driver_name(run),
-            "headline": heading.headline(run, totals),
-            "totals": totals,
-            "matrix": tables.matrix(rows),
-        })  # fmt: skip
-    matrices = [tables.matrix(tables.signatures(run)) for run in (first, second)]
-    operations = sorted({name for matrix in matrices for name in matrix.operations})
-    columns = [name for name in tables.COLUMNS if any(name in matrix.columns for matrix in matrices)]
+    runs = [_side(run) for run in (first, second)]
+    operations = sorted({name for side in runs for name in side.matrix.operations})
+    columns = [name for name in tables.COLUMNS if any(name in side.matrix.columns for side in runs)]
     page = _environment().get_template("compare.html").render(
         runs=runs,
         comparison=found,
         headline=comparing.headline(found),
         kinds=comparing.KINDS,
+        bundles={key: comparing.bundles(changes) for key, changes in found.changes.items()},
         operations=operations,
         columns=columns,
         facts=_paired(_sections(first), _sections(second)),
         changes_shown=CHANGES_SHOWN,
+        cases_shown=CASES_SHOWN,
     )  # fmt: skip
     return text.clean(page)
 
@@ -200,7 +211,11 @@ def _sections(run: Run) -> dict[str, Facts]:
 
 def _driver_facts(run: Run) -> Facts:
     plan, traits = run.plan, heading.traits(run)
-    facts = [("asked for", plan.get("driver")), ("name", plan.get("driver_name")), ("version", plan.get("driver_version"))]
+    facts = [
+        ("asked for", plan.get("driver")),
+        ("name", plan.get("driver_name")),
+        ("version", plan.get("driver_version")),
+    ]
     facts += [("type", plan.get("driver_type")), ("feature level", _level(plan.get("feature_level")))]
     facts += [(_TRAITS.get(name, name), traits[name]) for name in sorted(traits, key=_place(_TRAITS))]
     if not traits:
@@ -218,8 +233,8 @@ def _run_facts(run: Run) -> Facts:
     facts.append(("time in cases", text.seconds(spent)))
     used = tables.resources(records)
     if "rss" in used:
-        facts.append(("driver's largest memory", text.megabytes(used["rss"])))
-    facts += [(f"driver's most {name}", int(used[name])) for name in ("descriptors", "threads") if name in used]
+        facts.append(("memory, at most", text.megabytes(used["rss"])))
+    facts += [(f"{name}, at most", int(used[name])) for name in ("descriptors", "threads") if name in used]
     return [(label, _word(value)) for label, value in facts]
 
 

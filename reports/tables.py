@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from harness.judge import Verdict
 from harness.record import Record, Run
 
+ORDER = ("PASS", "POOR", "FAIL", "CRASH", "HANG", "FLAKY", "INTERNAL", "NOT_SUPPORTED", "NOT_APPLICABLE", "NOT_RUN")
 JUDGED = ("PASS", "FAIL", "POOR", "CRASH", "HANG", "FLAKY")
 DRIVER_FAULTS = ("CRASH", "HANG", "FAIL", "FLAKY")  # in the order in which a reader wants them
 INTERNAL, POOR, NOT_RUN = Verdict.INTERNAL.value, Verdict.POOR.value, Verdict.NOT_RUN.value
@@ -80,15 +81,24 @@ class Tally:
     Attributes:
         counts: by verdict.
         waived: how many of the driver's failures a waiver covers.
+        valid: how many of the judged cases put a valid model to the driver; the others break a rule.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     waived: int = 0
+    valid: int = 0
 
     def add(self, record: Record) -> None:
         """Counts a record."""
         self.counts[record.verdict] += 1
         self.waived += bool(record.waiver and record.verdict in DRIVER_FAULTS)
+        self.valid += record.verdict in JUDGED and not record.rule
+
+    def merge(self, other: Tally) -> None:
+        """Counts what another one has counted."""
+        self.counts.update(other.counts)
+        self.waived += other.waived
+        self.valid += other.valid
 
     def __getitem__(self, verdict: str) -> int:
         return self.counts[verdict]
@@ -114,6 +124,11 @@ class Tally:
         return sum(self.counts[verdict] for verdict in DRIVER_FAULTS)
 
     @property
+    def refused(self) -> bool:
+        """Whether no valid model was judged because the driver supports none; that rules held is no support."""
+        return not self.valid and bool(self.counts[NOT_SUPPORTED])
+
+    @property
     def state(self) -> str:
         """The worst that happened, in one word."""
         counts = self.counts
@@ -123,7 +138,7 @@ class Tally:
             ("waived", self.failed),
             ("poor", counts[POOR]),
             ("unrun", counts[NOT_RUN]),
-            ("passed", self.passed),
+            ("passed", self.passed and not self.refused),
             ("unsupported", counts[NOT_SUPPORTED]),
             ("inapplicable", counts[NOT_APPLICABLE]),
         )
@@ -132,7 +147,7 @@ class Tally:
     @property
     def words(self) -> str:
         """All counts in words."""
-        parts = [f"{self.counts[v.value]:,} {v.value}" for v in Verdict if self.counts[v.value]]
+        parts = [f"{self.counts[verdict]:,} {verdict}" for verdict in ORDER if self.counts[verdict]]
         parts += [f"{self.waived:,} of the failures waived"] if self.waived else []
         return ", ".join(parts) or "no cases"
 
@@ -220,12 +235,21 @@ class Group:
 
 @dataclass
 class RuleRow:
-    """What came of the cases that break one rule."""
+    """What came of the cases that break one rule.
+
+    Attributes:
+        causes: why the driver failed cases.
+    """
 
     operation: str
     rule: str
     tally: Tally = field(default_factory=Tally)
     causes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def state(self) -> str:
+        """`held`, `failed`, or `unjudged`."""
+        return "failed" if self.tally.failed else "held" if self.tally.judged else "unjudged"
 
 
 def planned(run: Run) -> dict[str, int]:
@@ -280,8 +304,7 @@ def matrix(rows: Iterable[SignatureRow]) -> Matrix:
     total = Tally()
     for row in rows:
         for tally in (cells[row.operation, row.column], by_operation[row.operation], by_column[row.column], total):
-            tally.counts.update(row.tally.counts)
-            tally.waived += row.tally.waived
+            tally.merge(row.tally)
     columns = tuple(name for name in COLUMNS if name in by_column)
     return Matrix(tuple(sorted(by_operation)), columns, dict(cells), dict(by_operation), dict(by_column), total)
 
@@ -374,7 +397,7 @@ def rules(records: Iterable[Record]) -> list[RuleRow]:
             key = ("every operation" if record.kind.startswith("mutated") else record.operation, record.rule)
             row = rows.setdefault(key, RuleRow(*key))
             row.tally.add(record)
-            if record.verdict in DRIVER_FAULTS or record.verdict == INTERNAL:
+            if record.verdict in DRIVER_FAULTS:
                 row.causes[record.cause or record.verdict] += 1
     return [rows[key] for key in sorted(rows, key=lambda key: (-rows[key].tally.failed, key))]
 

@@ -43,6 +43,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def count_words(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def number(value: object, digits: int = 3) -> str:
     """A real number of a record, in a few digits; a dash where there is none."""
     found = real(value)
@@ -52,7 +57,13 @@ def number(value: object, digits: int = 3) -> str:
         return "NaN"
     if abs(found) > UNMEASURABLE:
         return "∞" if found > 0 else "−∞"
-    return f"{found:.{digits}g}"
+    return f"{found:,.0f}" if 1000 <= abs(found) < 1e7 else f"{found:.{digits}g}"
+
+
+def units(error: object) -> str:
+    """An observed error in units of the allowed one, in words."""
+    words = number(error)
+    return "where no difference is allowed" if words in ("∞", "NaN") else f"{words} × allowed"
 
 
 def exact(value: object) -> str:
@@ -79,7 +90,9 @@ def percent(share: float) -> str:
     """A share in per cent; a dash for none at all."""
     if share <= 0:
         return "–"
-    return f"{100 * share:.2g} %" if share >= 0.001 else "< 0.1 %"
+    if share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.1f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def megabytes(value: object) -> str:

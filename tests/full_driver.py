@@ -50,8 +50,8 @@ class FullDriver(MinimalDriver):
         self.odd = odd
         self.preparing = 0
         if odd == "talk":
-            print("hello from the driver")
-            print("and from its stderr", file=sys.stderr)
+            sys.stdout.write("hello from the driver" + "\n")
+            sys.stderr.write("and from its stderr" + "\n")
         if odd == "slow_start":
             time.sleep(0.3)
         if odd == "die_at_start":
@@ -84,16 +84,14 @@ class FullDriver(MinimalDriver):
         if self.odd == "system_exit":
             sys.exit(4)
         if self.odd == "talk":
-            print("x" * 200_000)
-            print("the end")
+            sys.stdout.write("x" * 200_000 + "\n")
+            sys.stdout.write("the end" + "\n")
         return super().get_supported_operations(model)
 
     def explain_unsupported(self, model: Model) -> list[str | None]:
         return ["too hot"]
 
-    def prepare_model(
-        self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION
-    ) -> PreparedModel:
+    def prepare_model(self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION) -> PreparedModel:
         if self.odd == "no_model":
             return None  # type: ignore[return-value]
         if config.priority not in (0, 1, 2):
@@ -247,9 +245,7 @@ class FullPreparedModel(PreparedAdd):
     def configure_execution_burst(self) -> Burst:
         return FullBurst(self)
 
-    def create_reusable_execution(
-        self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION
-    ) -> Execution:
+    def create_reusable_execution(self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION) -> Execution:
         return FullExecution(self, request)
 
 

@@ -25,9 +25,7 @@ class MinimalDriver(Device):
             for operation in model.main.operations
         ]
 
-    def prepare_model(
-        self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION
-    ) -> PreparedModel:
+    def prepare_model(self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION) -> PreparedModel:
         if not all(self.get_supported_operations(model)):
             raise invalid("only ADD of float32 is supported")
         return PreparedAdd(model)

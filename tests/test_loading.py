@@ -82,9 +82,7 @@ def test_an_entry_point_is_a_driver(tmp_path, monkeypatch) -> None:
     info = tmp_path / "vendor-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[nncts.drivers]\nvendor = tests.minimal_driver:MinimalDriver\n"
-    )
+    (info / "entry_points.txt").write_text("[nncts.drivers]\nvendor = tests.minimal_driver:MinimalDriver\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert loading.installed()["vendor"] == "tests.minimal_driver:MinimalDriver"
     assert isinstance(loading.load(DriverSpec.parse("vendor")), Device)

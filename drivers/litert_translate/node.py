@@ -157,7 +157,8 @@ class Node:
             UntranslatableError: the operand is not constant.
         """
         if not self.is_constant(name):
-            raise UntranslatableError(f"{name} is no constant, LiteRT has it as an attribute")
+            what = "the translation needs it" if is_tensor(self[name].type) else "LiteRT has it as an attribute"
+            raise UntranslatableError(f"{name} is no constant, and {what}")
         return constant_value(self._model, self[name])
 
     def integer(self, name: str) -> int:

@@ -56,7 +56,7 @@ def _refuse_filter(node: Node) -> None:
         raise UntranslatableError("LiteRT's int8 convolutions take a filter's zero point as 0, whatever it is")
     per_channel = kind == OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL
     if per_channel and node["input"].type == OperandType.TENSOR_QUANT8_ASYMM:
-        raise UntranslatableError("LiteRT has per-channel filters for int8 images only, and reads others as uint8")
+        raise UntranslatableError("LiteRT has filters with a scale per channel for int8 images only")
 
 
 def _extents(node: Node, windows: tuple[int, int]) -> tuple[_Extent, _Extent]:
@@ -147,32 +147,34 @@ def _transpose_convolution(node: Node) -> None:
     """TRANSPOSE_CONV_2D."""
     _refuse_nchw(node)
     _refuse_filter(node)
-    output = node.shape("output")
-    windows = (node.shape("filter")[HEIGHT], node.shape("filter")[WIDTH])
+    if node.has("output_shape"):
+        node.ints("output_shape")  # LiteRT is told the output's dimensions: they must not depend on an input
     node.add(
         "TRANSPOSE_CONV",
-        [node.flat.ints(output), node.tensor("filter"), node.tensor("input"), _bias(node)],
+        [node.flat.ints(node.shape("output")), node.tensor("filter"), node.tensor("input"), _bias(node)],
         node.all_results(),
         "TransposeConvOptions",
-        Padding=_scheme(node) if node.has("padding_scheme") else _transposed_padding(node, windows),
+        Padding=_transposed_padding(node),
         StrideH=node.integer("stride_h"),
         StrideW=node.integer("stride_w"),
         FusedActivationFunction=node.integer("activation"),
     )
 
 
-def _transposed_padding(node: Node, windows: tuple[int, int]) -> int:
-    """Explicit padding of a transposed convolution as LiteRT has it: counted on the output, which is the image."""
-    image = node.shape("output")
-    extents = [
-        _Extent(image[d], window, e.stride, e.padding)
-        for d, window, e in zip((HEIGHT, WIDTH), windows, _extents(node, windows), strict=True)
-    ]
-    inputs = [node.shape("input")[d] for d in (HEIGHT, WIDTH)]
-    for scheme, paddings in ((VALID, [NO_PADDING] * 2), (SAME, [e.same() for e in extents])):
-        heads = [padding[0] for padding in paddings]
-        counts = [extent.outputs(*padding) for extent, padding in zip(extents, paddings, strict=True)]
-        if heads == [extent.padding[0] for extent in extents] and counts == inputs:
+def _transposed_padding(node: Node) -> int:
+    """Padding of a transposed convolution as LiteRT has it: counted on the output, which is the image here."""
+    named = _scheme(node) if node.has("padding_scheme") else None
+    image, kernel, taken = node.shape("output"), node.shape("filter"), node.shape("input")
+    strides = {HEIGHT: node.integer("stride_h"), WIDTH: node.integer("stride_w")}
+    heads = {} if named is not None else {HEIGHT: node.integer("pad_top"), WIDTH: node.integer("pad_left")}
+    for scheme in (VALID, SAME):
+        fits = []
+        for dimension, stride in strides.items():
+            extent = _Extent(image[dimension], kernel[dimension], stride, NO_PADDING)
+            padding = NO_PADDING if scheme == VALID else extent.same()
+            fits.append(extent.outputs(*padding) == taken[dimension])
+            fits.append(heads.get(dimension, padding[0]) == padding[0])
+        if all(fits) and named in (None, scheme):
             return scheme
     raise UntranslatableError("LiteRT's TRANSPOSE_CONV has SAME and VALID padding only")
 

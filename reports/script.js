@@ -1,0 +1,72 @@
+"use strict";
+// Comfort only: the page is complete without it.
+for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
+
+function filterRows(tools) {
+  const words = tools.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const state = tools.querySelector("select");
+  let shown = 0;
+  for (const row of document.querySelectorAll(tools.dataset.of)) {
+    const text = row.textContent.toLowerCase();
+    const tags = (row.dataset.tags || "").split(" ");
+    const fits = words.every((word) => text.includes(word)) && (!state || !state.value || tags.includes(state.value));
+    row.hidden = !fits;
+    shown += fits;
+  }
+  tools.querySelector(".shown").textContent = shown + " shown";
+}
+for (const tools of document.querySelectorAll(".tools[data-of]")) {
+  tools.addEventListener("input", () => filterRows(tools));
+  for (const button of tools.querySelectorAll("button[data-open]"))
+    button.addEventListener("click", () => {
+      for (const item of document.querySelectorAll(tools.dataset.of)) item.open = button.dataset.open === "yes";
+    });
+}
+
+function valueOf(row, place) {
+  const cell = row.cells[place];
+  const text = cell.dataset.value === undefined ? cell.textContent.trim() : cell.dataset.value;
+  const number = Number(text.replace(/,/g, ""));
+  return text !== "" && !Number.isNaN(number) ? number : text;
+}
+function compareValues(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  if (typeof a === "number") return 1;
+  if (typeof b === "number") return -1;
+  return a.localeCompare(b);
+}
+for (const head of document.querySelectorAll(".sortable th[data-sort]")) {
+  head.tabIndex = 0;
+  const sort = () => {
+    const first = head.dataset.sort === "number" ? "descending" : "ascending";
+    const other = first === "descending" ? "ascending" : "descending";
+    const way = head.getAttribute("aria-sort") === first ? other : first;
+    for (const each of head.parentElement.cells) each.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", way);
+    const body = head.closest("table").tBodies[0];
+    const sign = way === "ascending" ? 1 : -1;
+    const rows = Array.from(body.rows, (row) => [valueOf(row, head.cellIndex), row]);
+    rows.sort((a, b) => sign * compareValues(a[0], b[0]));
+    body.append(...rows.map((pair) => pair[1]));
+  };
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
+}
+
+for (const box of document.querySelectorAll(".command")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  const code = box.querySelector("code");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  box.append(button);
+}

@@ -1,0 +1,290 @@
+"""Reports: what the tables count, what the headline says, and what a comparison calls a change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.record import Record, Run
+from reports import compare, headline, tables
+from reports.__main__ import main
+from tests.report_runs import FAILED, NOT_SUPPORTED, made, sound, write_run
+
+
+def said(run: Run) -> headline.Headline:
+    return headline.headline(run, headline.totals(run))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signature", "expected"),
+    [
+        ("float32", "f32"),
+        ("float16.explicit.in11", "f16"),
+        ("quant8_asymm.default.in2", "q8"),
+        ("quant8_asymm_signed", "q8s"),
+        ("quant8_asymm_per_channel.explicit.in10", "q8ch"),
+        ("quant8_asymm_signed_per_channel.implicit.in7", "q8sch"),
+        ("per_channel_to_float16", "q8ch"),
+        ("quant8_symm_to_float32", "q8sy"),
+        ("quant16_asymm_delta_quant8", "q16"),
+        ("float32_to_quant8_asymm_signed", "f32"),
+        ("int32_to_float32", "i32"),
+        ("bool8_identity", "b8"),
+        ("any", "any"),
+        ("q8ch", "q8ch"),
+        ("", "other"),
+    ],
+)
+def test_a_signature_stands_under_the_type_of_its_first_part(signature: str, expected: str) -> None:
+    assert tables.column(signature) == expected
+
+
+def test_counts_add_up_to_what_was_selected_and_missing_cases_are_not_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path, sound(), {"ADD-float32-sync-drawn": 4, "EXP-float16-sync-drawn": 5})
+    totals = headline.totals(run)
+    assert totals.tally.total == run.selected == 12
+    assert (totals.tally["PASS"], totals.tally["NOT_RUN"]) == (3, 9)
+    matrix = tables.matrix(tables.signatures(run))
+    assert matrix.total.counts == totals.tally.counts
+    assert matrix.cells["ADD", "f32"]["NOT_RUN"] == 4
+    assert matrix.cells["EXP", "f16"].state == "unrun"
+    assert not totals.problems
+
+
+def test_records_that_do_not_fit_the_plan_are_a_problem(tmp_path: Path) -> None:
+    run = write_run(tmp_path, sound())
+    run.records["x"] = made(9, operation="EXP")
+    problems = " ".join(headline.totals(run).problems)
+    assert "add up to 4, but 3 cases were selected" in problems
+    assert "1 records belong to no batch" in problems
+
+
+def test_a_cell_is_grey_where_only_rules_held(tmp_path: Path) -> None:
+    refused = [made(n, "NOT_SUPPORTED", cause="UNSUPPORTED", message="no float16") for n in range(3)]
+    run = write_run(tmp_path, [*refused, made(0, kind="broken"), made(0, operation="EXP"), made(1, operation="EXP")])
+    matrix = tables.matrix(tables.signatures(run))
+    cell = matrix.cells["ADD", "f32"]
+    assert (cell.judged, cell.valid, cell.total, cell.state) == (1, 0, 4, "unsupported")
+    assert matrix.by_operation["EXP"].state == "passed"
+    assert matrix.operations == ("ADD", "EXP")
+    assert matrix.columns == ("f32",)
+
+
+@pytest.mark.parametrize(
+    ("records", "state"),
+    [
+        ([made(0), made(1, "FAIL", cause="VALUE"), made(2, "INTERNAL")], "failed"),
+        ([made(0), made(1, "HANG", cause="SILENT", waiver="known"), made(2, "POOR")], "waived"),
+        ([made(0), made(1, "CRASH"), made(2, "CRASH", waiver="known")], "failed"),
+        ([made(0), made(1, "POOR")], "poor"),
+        ([made(0), made(1, "INTERNAL"), made(2, "POOR")], "internal"),
+        ([made(0, "NOT_APPLICABLE")], "inapplicable"),
+        ([], "empty"),
+    ],
+)
+def test_the_worst_verdict_gives_a_cell_its_colour(records: list[Record], state: str) -> None:
+    tally = tables.Tally()
+    for record in records:
+        tally.add(record)
+    assert tally.state == state
+
+
+def test_a_signature_keeps_its_largest_error_even_where_it_has_no_number(tmp_path: Path) -> None:
+    rows = [
+        made(0, error=0.25, ulp=2.0, masked=0.5),
+        made(1, error=0.75, ulp=1.0),
+        made(0, "FAIL", "EXP", cause="VALUE", error=float("inf"), ulp=float("nan")),
+        made(1, operation="EXP", error=0.5, ulp=4.0),
+        made(0, operation="ABS"),
+    ]
+    found = {row.operation: row for row in tables.signatures(write_run(tmp_path, rows))}
+    assert (found["ADD"].error, found["ADD"].ulp, found["ADD"].masked, found["ADD"].compared) == (0.75, 2.0, 0.25, 2)
+    assert found["EXP"].error == found["EXP"].ulp == float("inf")
+    assert found["ABS"].error is None
+
+
+def test_failures_that_differ_in_numbers_only_are_one_group() -> None:
+    records = [
+        made(0, "FAIL", cause="VALUE", message="output 'o' differs in 3 of 48 elements (6.25 %)\n  worst at (0, 1)"),
+        made(1, "FAIL", cause="VALUE", message="output 'o' differs in 11 of 1200 elements (9.2e-01 %)"),
+        made(2, "FAIL", cause="SHAPE", message="output 'o' has dimensions [1, 2, 3], [1, 2] are due"),
+        made(3, "FAIL", cause="SHAPE", message="output 'o' has dimensions [4], [4, 1, 1, 1] are due"),
+        made(4, "FAIL", operation="EXP", cause="VALUE", message="output 'o' differs in 3 of 48 elements (6.25 %)"),
+        made(5, "CRASH", operation="EXP", cause="DIED", message="died"),
+    ]
+    found = tables.groups(records, tables.Budget(10_000), each=1, most=100)
+    assert [(g.operation, g.verdict, g.cause, g.total, len(g.records), g.more) for g in found] == [
+        ("EXP", "CRASH", "DIED", 1, 1, 0),
+        ("ADD", "FAIL", "SHAPE", 2, 1, 1),
+        ("ADD", "FAIL", "VALUE", 2, 1, 1),
+        ("EXP", "FAIL", "VALUE", 1, 1, 0),
+    ]
+
+
+def test_what_exceeds_the_budget_is_counted_and_not_shown() -> None:
+    records = [made(n, "FAIL", cause="VALUE", message="x" * 500) for n in range(10)]
+    (group,) = tables.groups(records, tables.Budget(2500), each=10, most=2000)
+    assert group.total == 10
+    assert 0 < len(group.records) < 4
+    assert len(group.records) + group.more == 10
+
+
+def test_reasons_are_counted_for_each_signature(tmp_path: Path) -> None:
+    records = [made(n, "NOT_SUPPORTED", message=f"tensor {n}: no kernel\nmore") for n in range(3)]
+    records += [
+        made(3, "NOT_SUPPORTED", message="NCHW"),
+        made(4),
+        made(0, "NOT_APPLICABLE", kind="example", message="level"),
+    ]
+    run = write_run(tmp_path, records)
+    rows = tables.signatures(run)
+    (found,) = tables.unjudged(run, rows, "NOT_SUPPORTED")
+    assert (found.operation, found.signature, found.count, found.total) == ("ADD", "float32", 4, 6)
+    assert [(r.text[:6], r.count, r.variants) for r in found.reasons] == [("tensor", 3, 3), ("NCHW", 1, 1)]
+    (few,) = tables.unjudged(run, rows, "NOT_SUPPORTED", limit=1)
+    assert [(r.text, r.count) for r in few.reasons] == [("2 other reasons", 4)]
+
+
+def test_rules_are_counted_by_operation_and_mutations_over_all() -> None:
+    records = [
+        made(0, kind="broken"),
+        made(1, "FAIL", kind="broken", cause="ACCEPTED"),
+        made(2, "NOT_SUPPORTED", kind="broken"),
+        made(0, operation="EXP", kind="broken", rule="RANK"),
+        made(0, kind="mutated", rule="G7"),
+        made(0, operation="EXP", kind="mutated", rule="G7"),
+        made(0),
+    ]
+    found = {(row.operation, row.rule): row for row in tables.rules(records)}
+    assert list(found) == [("ADD", "RANK_A"), ("EXP", "RANK"), ("every operation", "G7")]
+    broken = found["ADD", "RANK_A"]
+    assert (broken.state, broken.tally.total, broken.tally.passed, broken.causes) == ("failed", 3, 1, {"ACCEPTED": 1})
+    assert (found["every operation", "G7"].tally.passed, found["EXP", "RANK"].state) == (2, "held")
+
+
+# --- headline ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("records", "header", "tone", "expected"),
+    [
+        (sound(), {}, "good", "Conformant: 3 of 3 cases judged, none failed"),
+        ([*sound(), NOT_SUPPORTED], {}, "good",
+         "Conformant for what it supports: 3 of 4 cases judged, none failed; 1 not supported"),
+        ([*sound(), FAILED], {}, "bad", "Not conformant: 1 of 4 cases failed"),
+        ([*sound(), replace(FAILED, waiver="known")], {}, "warn",
+         "No failures that are not waived: 4 of 4 cases judged, 1 waived"),
+        ([*sound(), made(8, "INTERNAL", cause="SUITE")], {}, "warn",
+         "No verdict: 1 case ended in an error of the suite itself, of 4; none failed"),
+        ([*sound(), made(8, "POOR", cause="QUALITY")], {}, "good", "Conformant: 4 of 4 cases judged, none failed"),
+        ([*sound(), made(8, "POOR", cause="QUALITY")], {"options": ["--fail-poor"]}, "bad",
+         "Not conformant: 1 of 4 cases failed"),
+        (sound(), {"filtered": True}, "warn", "No failures: 3 of 3 cases judged"),
+        (sound(), {"profile": "ci"}, "warn", "No failures: 3 of 3 cases judged"),
+        (sound(), {"traits": {"validates": False}}, "warn", "No failures; validation not tested"),
+        ([*sound(), FAILED], {"traits": {"validates": False}}, "bad",
+         "Not conformant: 1 of 4 cases failed; validation not tested"),
+        ([made(0)], {}, "warn", "No failures; validation not tested"),
+        ([NOT_SUPPORTED, made(0, "NOT_SUPPORTED", kind="broken")], {}, "warn",
+         "Nothing was judged: none of 2 cases could be put to the driver; validation not tested"),
+    ],
+)  # fmt: skip
+def test_the_headline_is_the_verdict(
+    tmp_path: Path, records: list[Record], header: dict[str, object], tone: str, expected: str
+) -> None:
+    found = said(write_run(tmp_path, records, **header))
+    assert (found.tone, found.text) == (tone, expected)
+
+
+def test_the_headline_of_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", sound(), {"EXP-float32-sync-drawn": 1000}, ended=False)
+    assert said(run).text == "INCOMPLETE: 3 of 1,003 cases have a record; the run did not end"
+    run = write_run(tmp_path / "b", [*sound(), FAILED], {"EXP-float32-sync-drawn": 1})
+    assert said(run).text == "INCOMPLETE: 4 of 5 cases have a record; 1 failed"
+    assert said(run).tone == "bad"
+
+
+def test_what_limits_a_verdict_is_in_the_notes(tmp_path: Path) -> None:
+    records = [*sound(), replace(FAILED, waiver="known"), made(9, "POOR"), made(5, "NOT_APPLICABLE"), NOT_SUPPORTED]
+    notes = " ".join(said(write_run(tmp_path, records, filtered=True, profile="ci")).notes)
+    for words in ("filtered", "profile ci", "1 case is waived", "poor as a whole", "1 case of 7", "1 case left out"):
+        assert words in notes
+
+
+# --- comparison -------------------------------------------------------------------------------------------------------
+
+FAIL, WAIVED = made(0, "FAIL", cause="VALUE"), made(0, "FAIL", cause="VALUE", waiver="known")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "worse"),
+    [
+        (made(0), FAIL, "new", True),
+        (WAIVED, FAIL, "new", True),
+        (made(0, "NOT_SUPPORTED"), made(0, "CRASH"), "new", True),
+        (None, FAIL, "stranger", True),
+        (made(0), made(0, "INTERNAL"), "suite", True),
+        (made(0), made(0, "POOR"), "poor", True),
+        (made(0), made(0, "NOT_SUPPORTED"), "refused", True),
+        (made(0), made(0, "NOT_RUN"), "lost", True),
+        (FAIL, made(0, "CRASH", cause="DIED"), "otherwise", False),
+        (FAIL, made(0), "fixed", False),
+        (made(0, "POOR"), made(0), "better", False),
+        (FAIL, made(0, "NOT_SUPPORTED"), "withdrawn", False),
+        (FAIL, WAIVED, "waived", False),
+        (made(0, "NOT_SUPPORTED"), made(0), "supported", False),
+        (made(0, "NOT_SUPPORTED"), made(0, "NOT_APPLICABLE"), "other", False),
+        (made(0), None, "only1", False),
+        (None, made(0), "only2", False),
+        (made(0), made(0), None, False),
+        (FAIL, FAIL, None, False),
+    ],
+)
+def test_a_change_of_verdict_has_a_kind(
+    tmp_path: Path, before: Record | None, after: Record | None, kind: str | None, worse: bool
+) -> None:
+    rest = made(0, operation="EXP")
+    first = write_run(tmp_path / "1", [rest, *([before] if before else [])])
+    second = write_run(tmp_path / "2", [rest, *([after] if after else [])])
+    found = compare.compare(first, second)
+    assert {key: len(changes) for key, changes in found.changes.items()} == ({kind: 1} if kind else {})
+    assert bool(found.worse) is worse
+    assert found.same == (1 if kind else 2)
+    assert compare.headline(found).tone == ("bad" if worse else "good")
+    assert main([str(tmp_path / "1"), str(tmp_path / "2")]) == (1 if worse else 0)
+
+
+def test_a_case_that_was_selected_and_lost_is_worse_and_one_that_was_not_selected_is_not(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "1", [made(0), made(0, operation="EXP")])
+    second = write_run(tmp_path / "2", [made(0)], {"EXP-float32-sync-drawn": 1}, ended=False)
+    assert list(compare.compare(first, second).changes) == ["lost"]
+    third = write_run(tmp_path / "3", [made(0)])
+    assert list(compare.compare(first, third).changes) == ["only1"]
+
+
+def test_changes_that_are_alike_stand_together(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "1", [made(n) for n in range(4)] + [made(0, operation="EXP")])
+    failing = [made(n, "FAIL", cause="VALUE", message=f"differs in {n + 1} of 9 elements") for n in range(3)]
+    other = [made(3, "CRASH", cause="DIED", message="died"), made(0, "FAIL", "EXP", cause="VALUE", message="differs")]
+    second = write_run(tmp_path / "2", failing + other)
+    found = compare.bundles(compare.compare(first, second).changes["new"])
+    assert [(b.one.record.operation, b.one.record.verdict, len(b.changes)) for b in found] == [
+        ("ADD", "FAIL", 3),
+        ("ADD", "CRASH", 1),
+        ("EXP", "FAIL", 1),
+    ]
+
+
+def test_accuracy_is_compared_over_the_cases_of_both(tmp_path: Path) -> None:
+    first = [made(0, error=0.2, ulp=1.0), made(1, error=0.3, ulp=2.0), made(2, error=9.0)]
+    second = [made(0, error=0.6, ulp=3.0), made(1, error=0.1, ulp=0.5)]
+    steady = [made(0, operation="EXP", error=0.5)]
+    runs = [write_run(tmp_path / n, rows + steady) for n, rows in (("1", first), ("2", second))]
+    (found,) = compare.compare(*runs).accuracy
+    assert (found.operation, found.compared, found.before, found.after) == ("ADD", 2, 0.3, 0.6)
+    assert (found.factor, found.ulp_before, found.ulp_after) == (2.0, 2.0, 3.0)
