@@ -12,7 +12,7 @@ EXTRA := $(addprefix $(comma),$(filter litert,$(DRIVER_NAME)))
 .PHONY: report test check clean
 
 report: $(VENV)/.suite$(EXTRA)
-	$(BIN)/python -m pytest --driver="$(DRIVER)" --profile=$(PROFILE) -q --no-header --tb=no -rN
+	$(BIN)/python -m pytest --driver="$(DRIVER)" --profile=$(PROFILE) -q -n 2 --no-header --tb=no -rN
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest tests -q -n 2

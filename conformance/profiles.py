@@ -10,21 +10,23 @@ class Profile:
     """Numbers for one signature.
 
     Attributes:
-        draws: drawn cases; twice as many where the form has a layout operand, since some drivers have one layout only.
+        draws: drawn cases of a form without parameters; `more` come with each parameter, since a driver may have only
+            some of its values (one layout, one axis).
         breaks: cases for each rule that is broken.
         mutants: cases for each mutation of a model.
         every: models of one signature in so many are mutated; what is broken there hardly depends on types.
     """
 
     draws: int
+    more: int
     breaks: int
     mutants: int
     every: int
 
 
 PROFILES = {
-    "ci": Profile(6, 1, 1, 16),
-    "quick": Profile(24, 1, 1, 4),
-    "full": Profile(120, 3, 2, 1),
-    "nightly": Profile(600, 8, 4, 1),
+    "ci": Profile(12, 1, 1, 1, 16),
+    "quick": Profile(48, 4, 1, 1, 4),
+    "full": Profile(160, 10, 3, 2, 1),
+    "nightly": Profile(800, 50, 8, 4, 1),
 }

@@ -46,6 +46,7 @@ class Expected:
         unit: size of one rounding unit per element for the quality limits, or None.
         terms: number of roundings behind an element.
         exact: any difference at all is worth a report, though `required` may allow it.
+        sums: the sum of errors is judged; not in relaxed models, where one rounded weight moves many results alike.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Expected:
     unit: Array | None = None
     terms: float = 0.0
     exact: bool = False
+    sums: bool = True
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,7 @@ def _expectation_to_json(expect: Expectation, put: Any) -> dict[str, Any]:
                 "unit": put(o.unit),
                 "terms": o.terms,
                 "exact": o.exact,
+                "sums": o.sums,
             }
             for o in expect.outputs
         ]
@@ -332,6 +335,7 @@ def _expectation_from_json(row: Mapping[str, Any], arrays: Mapping[str, Array]) 
                 None if o["unit"] is None else arrays[o["unit"]],
                 o["terms"],
                 o["exact"],
+                o["sums"],
             )
             for o in row["outputs"]
         )

@@ -356,7 +356,7 @@ def _float_quality(due: Expected, actual: Array, difference: Array, open_: Array
     signs = np.sign(due.value[counted])
     one_sided = max((signs > 0).mean(), (signs < 0).mean()) > ONE_SIDED
     total, bound = float(abs(scaled.sum())), math.sqrt(16 * due.terms * number)
-    if total > bound and not one_sided:
+    if due.sums and total > bound and not one_sided:
         return f"sum of errors {total:.4g} over {number} elements, allowed {bound:.4g}: the arithmetic is biased"
     return ""
 

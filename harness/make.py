@@ -29,6 +29,7 @@ def expected_outputs(call: Call, relaxed: bool = False) -> tuple[Expected, ...]:
             allowed[name].unit,
             allowed[name].terms,
             exact=argument.type in FLOATS and allowed[name].terms == 0 and not relaxed,
+            sums=not relaxed,
         )
         for name, argument in call.results.items()
     )

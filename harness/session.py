@@ -177,8 +177,8 @@ class Session:
         if case.level > level:
             text = f"needs level {case.level.version}; the driver is tested at {level.version}"
             return Judgement(Verdict.NOT_APPLICABLE, Cause.LEVEL, "select", text)
-        if case.until is not None and level >= case.until:
-            text = f"the rule is lifted at level {case.until.version}; the driver is tested at {level.version}"
+        if case.until is not None and facts.level >= case.until:
+            text = f"the rule is lifted at level {case.until.version}; the driver is of {facts.level.version}"
             return Judgement(Verdict.NOT_APPLICABLE, Cause.LEVEL, "select", text)
         if case.negative and not facts.traits.validates:
             text = "the driver is an adapter that does not validate models itself"

@@ -31,6 +31,10 @@ class RuleKind(str, Enum):
     SAME_SHAPE: the operands' shapes, where fully known, are equal.
     MULTIPLE: the first operand's element count is a multiple of the second's dimension values[0], where known.
     SAME_DIMENSION: dimension values[0] of the first operand equals dimension values[1] of the second, where known.
+    CONDITION: the first operand is a TENSOR_BOOL8 of shape [1].
+    GRAPH: the graph that the first operand refers to takes and gives what the operation hands to it and returns.
+        It needs the whole model, so `nnhal.validation_operation.control_flow_violations` says in code what fits.
+    GRAPH_SIZES: no operand that goes into or out of the graphs has an unknown size; checked like GRAPH.
     """
 
     RANK = "RANK"
@@ -42,6 +46,9 @@ class RuleKind(str, Enum):
     SAME_SHAPE = "SAME_SHAPE"
     MULTIPLE = "MULTIPLE"
     SAME_DIMENSION = "SAME_DIMENSION"
+    CONDITION = "CONDITION"
+    GRAPH = "GRAPH"
+    GRAPH_SIZES = "GRAPH_SIZES"
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,9 @@ class OperandDef:
         omittable: may have lifetime NO_VALUE.
         variadic: stands for one or more operands.
         parameter: decides shapes or has few meanings; usually a constant.
+        with_counts: of a result: the numbers of results that include it; empty for all.
+        any_type: takes every operand type that the level knows, scalars too; no row says it.
+        fewest: how many operands a variadic one stands for at least.
     """
 
     name: str
@@ -90,6 +100,9 @@ class OperandDef:
     omittable: bool = False
     variadic: bool = False
     parameter: bool = False
+    with_counts: tuple[int, ...] = ()
+    any_type: bool = False
+    fewest: int = 1
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,11 @@ class Form:
     def variadic(self) -> bool:
         """Whether the number of inputs is open."""
         return any(operand.variadic for operand in self.operands)
+
+    @property
+    def fewest(self) -> int:
+        """The smallest number of inputs of a form with a variadic operand."""
+        return sum(operand.fewest if operand.variadic else 1 for operand in self.operands)
 
     def names(self, count: int) -> tuple[str, ...]:
         """Names of `count` inputs in order; those of a variadic operand are numbered: `inputs0`, `inputs1`."""
@@ -145,13 +163,18 @@ class TypeRow:
 
 @dataclass(frozen=True)
 class Signature:
-    """A form, a number of inputs and a type row: what a model's operation must match."""
+    """A form, a number of inputs and a type row: what a model's operation must match.
+
+    Attributes:
+        results: number of results, where the operation has several; else None.
+    """
 
     id: str
     since: FeatureLevel
     form: Form
     count: int | None
     row: TypeRow
+    results: int | None = None
 
 
 @dataclass(frozen=True)
@@ -178,21 +201,27 @@ class OperationInfo:
 
     @cached_property
     def signatures(self) -> tuple[Signature, ...]:
-        """All of them: type rows x forms x input counts. The id leaves out what does not tell two apart."""
+        """All: type rows x forms x input counts x result counts. The id leaves out what does not tell two apart."""
         several_counts = any(len(form.counts) > 1 for form in self.forms)
         several = several_counts or len(self.forms) > 1
+        results = self.result_counts if len(self.result_counts) > 1 else ()
         found = []
         for row in self.rows:
             for form in self.forms:
                 for count, since in form.counts or ((None, FL1),):
                     name = row.id + (f"/{form.name}" if several else "")
                     name += f"/in{count}" if several_counts else ""
-                    found.append(Signature(name, max(row.since, since), form, count, row))
+                    level = max(row.since, since)
+                    if not results:
+                        found.append(Signature(name, level, form, count, row))
+                    for number, first in results:
+                        found.append(Signature(f"{name}/out{number}", max(level, first), form, count, row, number))
         return tuple(found)
 
     def result_names(self, count: int) -> tuple[str, ...]:
         """Names of `count` results in order, numbered where variadic."""
-        return Form("results", self.results).names(count)
+        there = tuple(r for r in self.results if not r.with_counts or count in r.with_counts)
+        return Form("results", there).names(count)
 
     def match(self, inputs: Sequence[int], outputs: Sequence[int], form_hint: str | None = None) -> Signature | None:
         """The signature that operands of these types make, or None."""
@@ -200,7 +229,7 @@ class OperationInfo:
             if form_hint is None or signature.form.name == form_hint:
                 names = self._fits(signature, len(inputs), len(outputs))
                 if names is not None and all(
-                    kind == expected
+                    expected is None or kind == expected
                     for kind, expected in zip([*inputs, *outputs], self._types(signature, *names), strict=True)
                 ):
                     return signature
@@ -209,7 +238,7 @@ class OperationInfo:
     def _fits(self, signature: Signature, inputs: int, outputs: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         form = signature.form
         if form.variadic:
-            if inputs < len(form.operands):
+            if inputs < form.fewest:
                 return None
         elif inputs != signature.count:
             return None
@@ -218,13 +247,16 @@ class OperationInfo:
                 return None
         elif outputs not in [count for count, _ in self.result_counts or ((len(self.results), FL1),)]:
             return None
+        if signature.results not in (None, outputs):
+            return None
         return form.names(inputs), self.result_names(outputs)
 
-    def _types(self, signature: Signature, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> list[OperandType]:
+    def _types(
+        self, signature: Signature, inputs: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> list[OperandType | None]:
         results = Form("results", self.results)
-        return [self.type_of(signature, signature.form.operand(name)) for name in inputs] + [
-            self.type_of(signature, results.operand(name)) for name in outputs
-        ]
+        operands = [signature.form.operand(name) for name in inputs] + [results.operand(name) for name in outputs]
+        return [None if operand.any_type else self.type_of(signature, operand) for operand in operands]
 
     @staticmethod
     def type_of(signature: Signature, operand: OperandDef) -> OperandType:
@@ -263,9 +295,13 @@ def _operand_to_json(operand: OperandDef) -> dict[str, Any]:
         known["ranks"] = list(operand.ranks)
     if operand.default is not None:
         known["default"] = operand.default
-    for flag in ("omittable", "variadic", "parameter"):
+    for flag in ("omittable", "variadic", "parameter", "any_type"):
         if getattr(operand, flag):
             known[flag] = True
+    if operand.fewest != 1:
+        known["fewest"] = operand.fewest
+    if operand.with_counts:
+        known["with_counts"] = list(operand.with_counts)
     return known
 
 
@@ -280,6 +316,9 @@ def _operand_from_json(row: Mapping[str, Any]) -> OperandDef:
         row.get("omittable", False),
         row.get("variadic", False),
         row.get("parameter", False),
+        tuple(row.get("with_counts", ())),
+        row.get("any_type", False),
+        row.get("fewest", 1),
     )
 
 

@@ -86,11 +86,12 @@ class OperationTable:
         best: Match | None = None
         for signature in self.operation.signatures:
             names = self._input_names(signature, len(inputs))
-            if names is None:
+            if names is None or signature.results not in (None, len(outputs)):
                 continue
             due = [_type(signature, self.operation, name) for name in (*names, *result_names)]
             since = max(signature.since, result_since)
-            if due == [*inputs, *outputs] and (best is None or since < best.since):
+            fits = all(kind is None or kind == given for kind, given in zip(due, (*inputs, *outputs), strict=True))
+            if fits and (best is None or since < best.since):
                 best = Match(since, self._rules(names, result_names, (*inputs, *outputs)))
         return best
 
@@ -133,15 +134,16 @@ class OperationTable:
 
 
 def _fewest(signature: Signature) -> int:
-    return len(signature.form.operands)
+    return signature.form.fewest
 
 
-def _type(signature: Signature, operation: OperationInfo, name: str) -> int:
+def _type(signature: Signature, operation: OperationInfo, name: str) -> int | None:
+    """The type that an operand must have; None for any."""
     try:
         operand = signature.form.operand(name)
     except KeyError:
         operand = next(r for r in operation.results if r.name == name or (r.variadic and name.startswith(r.name)))
-    return operation.type_of(signature, operand)
+    return None if operand.any_type else operation.type_of(signature, operand)
 
 
 @lru_cache(maxsize=1)
@@ -254,6 +256,15 @@ def _same_dimension(rule: ValidationRule, first: list[Operand], others: list[Ope
     return one <= 0 or other <= 0 or one == other
 
 
+def _condition(rule: ValidationRule, first: list[Operand], others: list[Operand]) -> bool:
+    return all(_is_condition(operand) for operand in first)
+
+
+def _elsewhere(rule: ValidationRule, first: list[Operand], others: list[Operand]) -> bool:
+    """What needs the whole model is checked by `control_flow_violations`."""
+    return True
+
+
 HOLDS: dict[RuleKind, Holds] = {
     RuleKind.RANK: _rank,
     RuleKind.RANK_KNOWN: _rank_known,
@@ -264,6 +275,9 @@ HOLDS: dict[RuleKind, Holds] = {
     RuleKind.SAME_SHAPE: _same_shape,
     RuleKind.MULTIPLE: _multiple,
     RuleKind.SAME_DIMENSION: _same_dimension,
+    RuleKind.CONDITION: _condition,
+    RuleKind.GRAPH: _elsewhere,
+    RuleKind.GRAPH_SIZES: _elsewhere,
 }
 
 

@@ -208,7 +208,7 @@ def _elu_bound(values: Values, results: Mapping[str, Array]) -> Bound:
 
 def _draw_elu(draft: Draft) -> None:
     draft.tensor("input", ranks=(1, 5), low=draft.choose((-2.0, -8.0)), high=2.0, accept=(-8.0, FINITE[1]))
-    draft.scalar("alpha", draft.choose((0.0, 1.0)) if draft.chance(25) else draft.real(0.1, 3.0))
+    draft.scalar("alpha", draft.choose((0.0, 1.0, 1.0, 1.0)) if draft.chance(60) else draft.real(0.1, 3.0))
 
 
 ELU = OperationDef(

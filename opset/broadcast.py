@@ -155,7 +155,8 @@ def _draw_extremum(draft: Draft) -> None:
         low, high = draft.choose(((-2.0, 2.0), (-30.0, 30.0)))
         bottom, top = draft.choose((0.3, 1.0)), draft.choose((0.6, 1.0))
     draft.tensor("a", first, low=low, high=high, accept=accept)
-    draft.tensor("b", second, low=low * bottom, high=high * top, accept=accept)
+    scale, zero = draft.common("a")
+    draft.tensor("b", second, low=low * bottom, high=high * top, scale=scale, zero_point=zero, accept=accept)
 
 
 def _draw_power(draft: Draft) -> None:

@@ -13,6 +13,7 @@ from nnhal.operations import Signature
 from nnhal.types import FL8, Array, FeatureLevel, OperandType
 
 if TYPE_CHECKING:
+    from opset.branch import Branch
     from opset.definition import OperationDef
 
 
@@ -25,6 +26,8 @@ class Argument:
         value: in the stored form; None while it is not known.
         omitted: the operand has no value (lifetime NO_VALUE).
         key: which operand of a scope it is; None for one that is in none.
+        declared: dimensions that a model declares, where they leave open (0) what only the values decide.
+        branch: the graph that a SUBGRAPH operand refers to.
     """
 
     type: OperandType
@@ -35,6 +38,8 @@ class Argument:
     value: Array | None = None
     omitted: bool = False
     key: int | None = None
+    declared: tuple[int, ...] | None = None
+    branch: Branch | None = None
 
     @property
     def rank(self) -> int:

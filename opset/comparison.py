@@ -194,7 +194,8 @@ def _draw_select(draft: Draft) -> None:
     low, high = draft.choose(((-100, 100), (INT32.min, INT32.max))) if whole else (-2.0, 2.0)
     accept = (INT32.min, INT32.max) if whole else FINITE
     draft.tensor("a", condition.shape, low=low, high=high, accept=accept)
-    draft.tensor("b", condition.shape, low=low, high=high, accept=accept)
+    scale, zero = draft.common("a")
+    draft.tensor("b", condition.shape, low=low, high=high, scale=scale, zero_point=zero, accept=accept)
 
 
 def _same_shape_rule(name: str) -> ExecutionRule:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from nnhal.operations import (
 from nnhal.types import FL1, Array, FeatureLevel, OperandType, OperationType
 from opset.call import Call, with_value
 from opset.drawing import Draft
-from opset.values import Values
+from opset.values import Arithmetic, Values
+
+if TYPE_CHECKING:
+    from opset.evaluate import Allowance, Result
 
 Shapes = Mapping[str, tuple[int, ...]]
 Quantization = Mapping[str, tuple[float, int]]
@@ -36,12 +40,15 @@ class ExecutionRule:
         text: the constraint as a sentence.
         holds: whether a call keeps it; may assume that the rules before it hold.
         broken: a valid call made to break this rule alone, or None where this call offers no way.
+        until: the first level that knows such values. Below it nobody asks for them, and nothing is due of a driver
+            that meets them, so there is no way to break the rule.
     """
 
     label: str
     text: str
     holds: Callable[[Call], bool]
     broken: Callable[[Call], Call | None]
+    until: FeatureLevel | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,10 @@ class OperationDef:
         examples: worked cases.
         second_opinion: what other computation the tests compare with.
         result_counts: numbers of results and the first level that allows each; all of them when empty.
-        steps: stored steps that a quantised result may be off; 1 is NNAPI's rule.
+        steps: stored steps that a quantised result may be off; 1 is NNAPI's rule. By name where results differ.
+        run: for operations that run graphs: results in place of the kernel's, rounded inside.
+        allow: for the same: the error allowed in each result, from the bounds of what was run; relaxed or not.
+        distribution: for results drawn at random: the probability of each class, by row of the result.
     """
 
     code: OperationType
@@ -118,7 +128,10 @@ class OperationDef:
     examples: tuple[Example, ...] = ()
     second_opinion: str = ""
     result_counts: tuple[tuple[int, FeatureLevel], ...] = ()
-    steps: int = 1
+    steps: int | Mapping[str, int] = 1
+    run: Callable[[Call, Arithmetic], Mapping[str, Result]] | None = None
+    allow: Callable[[Call, bool], Mapping[str, Allowance]] | None = None
+    distribution: Callable[[Values], Mapping[str, Array]] | None = None
 
     @property
     def name(self) -> str:

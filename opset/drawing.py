@@ -61,6 +61,7 @@ class Draft:
 
     Attributes:
         wanted: scale and zero point by result, for a free result that should not be fitted.
+        results: all results with types, shapes and quantisation, where no rule on the inputs gives them.
     """
 
     scope: Scope
@@ -68,6 +69,7 @@ class Draft:
     count: int
     inputs: dict[str, Argument] = field(default_factory=dict)
     wanted: dict[str, tuple[float, int]] = field(default_factory=dict)
+    results: dict[str, Argument] = field(default_factory=dict)
 
     @property
     def source(self) -> Source:
@@ -167,6 +169,22 @@ class Draft:
                 argument = replace(argument, value=adjust(argument.value).astype(argument.value.dtype))
             argument = self.scope.add(argument)
         return self.put(name, argument)
+
+    def operand(self, kind: OperandType, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> Argument:
+        """A tensor of a type that no row says: one of the scope within the range, or a new one; for `put`."""
+        found = self.scope.find(lambda a: a.type == kind and a.shape == shape and within(a, low, high))
+        return found or self.scope.add(self._fresh(kind, shape, (low, high), None, None, None))
+
+    def common(self, name: str, percent: int = 55) -> tuple[float | None, int | None]:
+        """Scale and zero point of an input, for its neighbours and the result; None where they are to differ.
+
+        Models often keep one scale through an operation that only moves values.
+        """
+        argument = self.inputs[name]
+        if argument.type not in QUANTIZED or not argument.scale or not self.chance(percent):
+            return None, None
+        self.wanted["output"] = (argument.scale, argument.zero_point)
+        return argument.scale, argument.zero_point
 
     def put(self, name: str, argument: Argument) -> Argument:
         """Makes an argument the input of that name."""

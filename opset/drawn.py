@@ -35,10 +35,14 @@ def complete(draft: Draft, drawn: Call) -> Call:
 
     A free output scale is fitted to the result before activation, so that an activation that is left out shows.
     """
+    if draft.results:
+        return _computed(draft, replace(drawn, results=dict(draft.results)))
     definition, row = drawn.definition, drawn.signature.row
     shapes = definition.infer(drawn)
     fixed = {**draft.wanted, **definition.quantization(drawn)}
     results: dict[str, Argument] = {}
+    if drawn.signature.results is not None:
+        shapes = {name: shapes[name] for name in definition.info.result_names(drawn.signature.results)}
     for name, shape in shapes.items():
         base = name if name in row.types else name.rstrip("0123456789")
         operand = next(r for r in definition.results if r.name == base)
@@ -54,9 +58,16 @@ def complete(draft: Draft, drawn: Call) -> Call:
         for name in free:
             scale, zero = _fit(draft, results[name].type, linear[name], floor)
             call = call.with_result(name, replace(results[name], scale=scale, zero_point=zero))
+    return _computed(draft, call)
+
+
+def _computed(draft: Draft, call: Call) -> Call:
+    """The call with the values of its results, which join the scope."""
     computed = run_call(call)
     for name, result in computed.items():
-        known = replace(call.results[name], value=result.stored)
+        known, shape = replace(call.results[name], value=result.stored), result.stored.shape
+        if known.shape != shape and 0 in known.shape:  # the values decide a size
+            known = replace(known, shape=shape, declared=known.shape)
         call = call.with_result(name, draft.scope.add(known))
     return call
 

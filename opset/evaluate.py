@@ -65,6 +65,8 @@ def run_call(call: Call, arithmetic: Arithmetic = BASELINE) -> dict[str, Result]
     Raises:
         ValueError: an operand has no value.
     """
+    if call.definition.run is not None:
+        return dict(call.definition.run(call, arithmetic))
     with np.errstate(all="ignore"):
         computed = call.definition.kernel(Values(call, arithmetic))
         return {name: store(computed[name], argument) for name, argument in call.results.items()}
@@ -90,6 +92,8 @@ def store(computed: Array, argument: Argument) -> Result:
 
 def allowance(call: Call, results: Mapping[str, Result], relaxed: bool = False) -> dict[str, Allowance]:
     """The error allowed in each result of a call whose inputs have values."""
+    if call.definition.allow is not None:
+        return dict(call.definition.allow(call, relaxed))
     with np.errstate(all="ignore"):
         values = Values(call)
         exact = {name: result.exact for name, result in results.items()}
@@ -113,7 +117,9 @@ def _allow(
 ) -> Allowance:
     shape = exact[name].shape
     if argument.type in QUANTIZED:
-        return Allowance(np.full(shape, float(call.definition.steps)), None, 1.0)
+        steps = call.definition.steps
+        steps = steps if isinstance(steps, int) else steps.get(name, 1)
+        return Allowance(np.full(shape, float(steps)), None, 1.0)
     if argument.type not in FLOATS:
         return Allowance(np.zeros(shape), None, 0.0)
     bits = MANTISSA_BITS[argument.type]
@@ -124,7 +130,8 @@ def _allow(
     unit = np.where(flushed, np.maximum(unit, SMALLEST_NORMAL[bits]), unit)
     rule = ATOL[bits] + RTOL[bits] * np.abs(exact[name])
     required = np.maximum(rule, 2 * bound.terms * unit)
-    # What is not finite is compared as it is: infinity for infinity, NaN left open (DESIGN: NaN order is open).
+    # What is not finite is compared as it is: infinity with infinity of its sign. NaN is left open.
+    required = np.where(np.isinf(exact[name]), 0.0, required)
     required = np.where(np.isnan(exact[name]), np.inf, required)
     return Allowance(required, unit if bound.terms else None, bound.terms)
 

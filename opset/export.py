@@ -16,7 +16,7 @@ import numpy as np
 from nnhal.operations import Form, OperandDef, ValidationRule, to_json
 from nnhal.types import FL1, FeatureLevel, OperandType
 from opset import FAMILIES, OPSET
-from opset.definition import ROW_NAMES, OperationDef
+from opset.definition import ROW_NAMES, ExecutionRule, OperationDef
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "nnhal" / "operations.json"
@@ -147,6 +147,8 @@ def _rules(definition: OperationDef) -> Iterator[str]:
     yield "|---|---|---|"
     for rule in definition.rules:
         text = rule.text
+        if isinstance(rule, ExecutionRule) and rule.until is not None:
+            text += f"; below {rule.until.version}"
         if isinstance(rule, ValidationRule):
             if rule.types:
                 text += f"; for {', '.join(_kind(t) for t in rule.types)}"
@@ -158,8 +160,14 @@ def _rules(definition: OperationDef) -> Iterator[str]:
         yield f"| {rule.label} | {stage} | {_cell(text)} |"
 
 
+def _steps(definition: OperationDef) -> str:
+    if isinstance(definition.steps, int):
+        return f"{definition.steps} steps"
+    return ", ".join(f"{steps} steps in {name}" for name, steps in definition.steps.items())
+
+
 def _remarks(definition: OperationDef) -> Iterator[str]:
-    steps = "" if definition.steps == 1 else f" Quantised results may be off by {definition.steps} steps."
+    steps = "" if definition.steps == 1 else f" Quantised results may be off by {_steps(definition)}."
     yield f"Second opinion: {definition.second_opinion}.{steps}"
     if definition.left_open is not None:
         doc = (definition.left_open.__doc__ or "").strip().split("\n")[0]

@@ -219,6 +219,14 @@ def _may_be_faint(draft: Draft) -> bool:
     return draft.type("filter") in (Q8, Q8S) and draft.scope.level >= FL3 and draft.chance(10)
 
 
+def _symmetric(draft: Draft, span: tuple[float, float]) -> tuple[float | None, int | None]:
+    """Parameters of a filter without a zero point, as most weights have them; None where it is drawn freely."""
+    kind = draft.type("filter")
+    if kind not in (Q8, Q8S) or not draft.chance(75 if kind == Q8S else 30):
+        return None, None
+    return float32(max(abs(end) for end in span) * draft.real(0.55, 1.0) / 127), 0 if kind == Q8S else 128
+
+
 def draw_weights(draft: Draft, shape: tuple[int, ...], output_channels: int, terms: int) -> None:
     """Filter and bias. The bias is drawn in proportion to the sums, so that its loss shows.
 
@@ -229,8 +237,9 @@ def draw_weights(draft: Draft, shape: tuple[int, ...], output_channels: int, ter
         draft.put("filter", draft.scope.add(_faint(draft, "filter", shape, 2)))
     else:
         span = draw_span(draft, draft.choose((0.5, 1.0, 2.0)))
-        draft.tensor("filter", shape, low=span[0], high=span[1], channel_dim=output_channels,
-                     fits=lambda a: a.scale < 1)  # fmt: skip
+        scale, zero_point = _symmetric(draft, span)
+        draft.tensor("filter", shape, low=span[0], high=span[1], channel_dim=output_channels, scale=scale,
+                     zero_point=zero_point, fits=lambda a: a.scale < 1)  # fmt: skip
     weights = draft["filter"]
     reach = _root_mean_square(_centred(image)) * _root_mean_square(_centred(weights)) * math.sqrt(terms)
     channels = (shape[output_channels],)

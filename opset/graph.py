@@ -3,63 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import numpy as np
-
-from nnhal.model import DataLocation, Model, Operand, Operation, Subgraph, constant_value, count_consumers, is_tensor
-from nnhal.types import Array, OperandLifeTime, OperandType
+from nnhal.model import Model, Operand, Operation, Subgraph, constant_value, is_tensor
+from nnhal.types import LOOP_TIMEOUT_DEFAULT_NS, Array, OperandLifeTime, OperandType
 from opset import OPSET
+from opset.branch import Branch
+from opset.building import GraphBuilder
 from opset.call import Argument, Call
 from opset.evaluate import Result, run_call
 from opset.values import BASELINE, Arithmetic
-
-CONSTANT_ALIGNMENT = 4  # bytes; where a constant starts in the model's values
-
-
-@dataclass
-class GraphBuilder:
-    """Puts a subgraph together operand by operand; constants gather in `values`."""
-
-    operands: list[Operand] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
-    inputs: list[int] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)
-    values: bytearray = field(default_factory=bytearray)
-
-    def operand(self, argument: Argument, lifetime: OperandLifeTime) -> int:
-        """Adds an operand with the type, shape and quantisation of an argument, and its value if it is a constant."""
-        location = DataLocation()
-        if lifetime == OperandLifeTime.CONSTANT_COPY:
-            if argument.value is None:
-                raise ValueError("a constant needs a value")
-            self.values += bytes(-len(self.values) % CONSTANT_ALIGNMENT)
-            data = np.ascontiguousarray(argument.value).tobytes()
-            location = DataLocation(0, len(self.values), len(data))
-            self.values += data
-        self.operands.append(
-            Operand(
-                argument.type,
-                argument.shape if is_tensor(argument.type) else (),
-                argument.scale,
-                argument.zero_point,
-                lifetime,
-                location,
-                argument.channel,
-            )
-        )
-        index = len(self.operands) - 1
-        if lifetime == OperandLifeTime.SUBGRAPH_INPUT:
-            self.inputs.append(index)
-        elif lifetime == OperandLifeTime.SUBGRAPH_OUTPUT:
-            self.outputs.append(index)
-        return index
-
-    def subgraph(self) -> Subgraph:
-        """The finished graph, consumers counted."""
-        return count_consumers(
-            Subgraph(tuple(self.operands), tuple(self.operations), tuple(self.inputs), tuple(self.outputs))
-        )
 
 
 def model_of(call: Call, constants: Collection[str] = (), relaxed: bool = False) -> tuple[Model, list[Array]]:
@@ -80,6 +33,8 @@ def model_of(call: Call, constants: Collection[str] = (), relaxed: bool = False)
             continue
         if argument.omitted:
             lifetime = OperandLifeTime.NO_VALUE
+        elif argument.type == OperandType.SUBGRAPH:
+            lifetime = OperandLifeTime.SUBGRAPH
         elif name in constants or not is_tensor(argument.type):
             lifetime = OperandLifeTime.CONSTANT_COPY
         else:
@@ -93,8 +48,7 @@ def model_of(call: Call, constants: Collection[str] = (), relaxed: bool = False)
             indexes[argument.key] = index
     outputs = [graph.operand(argument, OperandLifeTime.SUBGRAPH_OUTPUT) for argument in call.results.values()]
     graph.operations.append(Operation(int(call.definition.code), tuple(inputs), tuple(outputs)))
-    model = Model(graph.subgraph(), operand_values=bytes(graph.values), relax_computation_float32_to_float16=relaxed)
-    return model, values
+    return graph.model(relaxed), values
 
 
 def call_of(model: Model, graph: Subgraph, operation: Operation, known: Mapping[int, Array]) -> Call:
@@ -131,6 +85,8 @@ def _argument(model: Model, operand: Operand, index: int, known: Mapping[int, Ar
         return replace(argument, value=value, shape=value.shape)
     if index in known:
         return replace(argument, value=known[index], shape=known[index].shape)
+    if operand.lifetime == OperandLifeTime.SUBGRAPH:
+        return replace(argument, branch=Branch(replace(model, main=model.referenced[operand.location.offset])))
     return replace(argument, omitted=operand.lifetime == OperandLifeTime.NO_VALUE or index in known)
 
 
@@ -139,22 +95,27 @@ def evaluate(
     inputs: Sequence[Array | None],
     arithmetic: Arithmetic = BASELINE,
     check: Callable[[Call], None] = lambda call: None,
+    loop_timeout: int = LOOP_TIMEOUT_DEFAULT_NS,
 ) -> list[Result]:
     """Runs a valid model: one rounding and saturation at the end of each operation.
 
     Args:
         model: its operations must all be described.
         inputs: stored values in the order of the model's input list; None for an omitted one.
-        check: sees each call before it runs and may refuse it.
+        check: sees each call before it runs and may refuse it; those of referenced graphs too.
+        loop_timeout: nanoseconds that a WHILE may run.
 
     Returns:
         Results in the order of the model's output list.
+
+    Raises:
+        LoopTimedOutError: a WHILE ran for longer.
     """
     graph = model.main
     known = {i: v for i, v in zip(graph.input_indexes, inputs, strict=True) if v is not None}
     results: dict[int, Result] = {}
     for operation in graph.operations:
-        call = call_of(model, graph, operation, known)
+        call = _with_conduct(call_of(model, graph, operation, known), check, loop_timeout)
         check(call)
         shapes = call.definition.infer(call)
         call = replace(call, results={n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
@@ -162,3 +123,12 @@ def evaluate(
             results[index] = result
             known[index] = result.stored
     return [results[i] for i in graph.output_indexes]
+
+
+def _with_conduct(call: Call, check: Callable[[Call], None], loop_timeout: int) -> Call:
+    """The call with graphs that are run as the one that holds them is."""
+    inputs = {
+        name: replace(a, branch=replace(a.branch, check=check, loop_timeout=loop_timeout)) if a.branch else a
+        for name, a in call.inputs.items()
+    }
+    return replace(call, inputs=inputs)

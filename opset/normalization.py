@@ -102,8 +102,8 @@ def _draw(draft: Draft, name: str) -> None:
     rank = draft.choose((2, 4))
     ranks = (rank, rank) if draft.scope.level < FL3 else (1, 4)
     x = draft.tensor(name, ranks=ranks, largest=draft.choose((5, 6, 15)), low=far - 2.0, high=far + 2.0)
-    draft.scalar("beta", draft.real(0.3, 4.0 if kind in QUANTIZED else 1.5))
-    draft.scalar("axis", draft.integer(-x.rank, x.rank - 1))
+    draft.scalar("beta", 1.0 if draft.chance(50) else draft.real(0.3, 4.0 if kind in QUANTIZED else 1.5))
+    draft.scalar("axis", draft.choose((-1, x.rank - 1)) if draft.chance(60) else draft.integer(-x.rank, x.rank - 1))
 
 
 def _fixed(call: Call) -> Quantization:

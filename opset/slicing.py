@@ -74,7 +74,7 @@ def _draw_concatenation(draft: Draft) -> None:
     axis = draft.integer(0, first.rank - 1)
     quantized = first.type in QUANTIZED
     # Inputs that share their scale with the output are moved, others requantised. Before 1.2 all must share it.
-    alike = quantized and (draft.chance(35) or (first.type == Q8 and draft.scope.level < FL3))
+    alike = quantized and (draft.chance(50) or (first.type == Q8 and draft.scope.level < FL3))
     for i in range(1, number):
         size = first.shape[axis] if draft.chance(35) else draft.integer(1, 5)
         shape = (*first.shape[:axis], size, *first.shape[axis + 1 :])

@@ -51,7 +51,7 @@ def violations(call: Call, level: FeatureLevel | None = None) -> list[str]:
     if call.signature.since > at:
         found.append("SIGNATURE")
     for rule in call.definition.rules:
-        if isinstance(rule, ValidationRule) and not applies(rule, call, at):
+        if not (applies(rule, call, at) if isinstance(rule, ValidationRule) else rule.until is None or at < rule.until):
             continue
         if not holds(rule, call):
             found.append(rule.label)
@@ -156,6 +156,16 @@ def _break_rank(rule: ValidationRule, call: Call) -> Call | None:
     return bad.with_operand(name, replace(bad[name], channel=moved))
 
 
+def _break_rank_known(rule: ValidationRule, call: Call) -> Call | None:
+    """A rank below those allowed, where there is one: a rule on the range of ranks may stand beside this one."""
+    name = _first_name(rule, call)
+    if name is None or rule.values[0] < 2:
+        return _break_rank(rule, call)
+    shape = call[name].shape
+    extra = len(shape) - rule.values[0] + 1
+    return with_shape(call, name, (math.prod(shape[: extra + 1]), *shape[extra + 1 :]))
+
+
 def _break_rank_in(rule: ValidationRule, call: Call) -> Call | None:
     """A rank between those allowed, so that no rule on the range is broken; leading dimensions are added or joined."""
     name = _first_name(rule, call)
@@ -225,7 +235,7 @@ def _break_dimension(rule: ValidationRule, call: Call) -> Call | None:
 
 _BROKEN: dict[RuleKind, Callable[[ValidationRule, Call], Call | None]] = {
     RuleKind.RANK: _break_rank,
-    RuleKind.RANK_KNOWN: _break_rank,
+    RuleKind.RANK_KNOWN: _break_rank_known,
     RuleKind.RANK_IN: _break_rank_in,
     RuleKind.SCALE_ABOVE_PRODUCT: _break_scale,
     RuleKind.SAME_QUANTIZATION: _break_quantization,

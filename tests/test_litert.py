@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 
@@ -26,12 +27,23 @@ from nnhal.model import (
     Subgraph,
     Translation,
 )
+from nnhal.operations import Signature
 from nnhal.types import Array, ErrorStatus, OperandLifeTime, OperandType, OperationType
+from opset import OPSET
+from opset.call import Call, with_value
+from opset.definition import OperationDef
+from opset.drawing import Scope
+from opset.drawn import draw_call
+from opset.evaluate import allowance, run_call
+from opset.graph import GraphBuilder, evaluate, model_of
+from opset.quantization import QUANTIZED
+from opset.source import SeededSource
 
 schema: ModuleType = pytest.importorskip("ai_edge_litert.schema_py_generated")
 pytest.importorskip("flatbuffers")
 
 from drivers.litert import RESOLVERS, LiteRT  # noqa: E402
+from drivers.litert_translate import TRANSLATORS, windows  # noqa: E402
 from drivers.litert_translate.flatbuffer import FlatModel, Quantization  # noqa: E402
 
 F32, Q8, I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_QUANT8_ASYMM, OperandType.INT32
@@ -283,3 +295,170 @@ def test_two_prepared_models_of_one_model_have_their_own_state() -> None:
         assert isinstance(pool, BytesMemory)
         total = np.frombuffer(pool.view(), np.float32).reshape(2, 3)
         assert np.array_equal(total, numbers(seeds[0]) + numbers(seeds[1]))
+
+
+# --- drawn calls ------------------------------------------------------------------------------------------------------
+
+SIGNATURES = [(d, s) for d in OPSET.values() for s in d.signatures if int(d.code) in TRANSLATORS]
+COARSE = {"EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"}  # of quantised types: docs/litert.md
+
+
+def calls(definition: OperationDef, signature: Signature, count: int) -> Iterator[Call]:
+    for number in range(count):
+        source = SeededSource(f"test_litert/{definition.name}/{signature.id}/{number}")
+        yield draw_call(definition, signature, Scope(source))
+
+
+def parameters(call: Call) -> set[str]:
+    return {name for name in call.inputs if call.signature.form.operand(name).parameter}
+
+
+@pytest.fixture(scope="module")
+def device() -> LiteRT:
+    return LiteRT()
+
+
+@pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=[f"{d.name}-{s.id}" for d, s in SIGNATURES])
+def test_what_is_translated_agrees_with_the_baseline(
+    definition: OperationDef, signature: Signature, device: LiteRT
+) -> None:
+    """The runtime is the second opinion: a fault of the translation would show as a difference."""
+    for number, call in enumerate(calls(definition, signature, 8)):
+        constants = parameters(call) if number % 2 else set(call.inputs) - {next(iter(call.inputs))}
+        model, values = model_of(call, constants | parameters(call))
+        translation = LiteRT.translate(model, {})
+        assert (translation.artifact is None) == any(translation.unsupported)
+        if any(device.explain_unsupported(replace(model, translation=translation))):
+            continue
+        due = run_call(call)
+        got = run(device, model, values, [result.stored for result in due.values()])
+        allowed = allowance(call, due)
+        for (name, result), actual in zip(due.items(), got, strict=True):
+            close = np.abs(actual.astype(np.float64) - result.stored) <= allowed[name].required
+            same = (actual == result.stored) | (np.isnan(actual) & np.isnan(result.stored))
+            coarse = definition.name in COARSE and call.inputs["a"].type in QUANTIZED
+            assert (close | same).mean() >= (0.9 if coarse else 1), f"{definition.name} {signature.id} {number}"
+
+
+def test_every_translator_is_used() -> None:
+    assert set(TRANSLATORS) <= {int(code) for code in OPSET}
+
+
+REFUSED: dict[str, tuple[str, str, dict[str, float]]] = {
+    "NCHW": ("CONV_2D", "float32/implicit/in8", {"nchw": 1}),
+    "no alpha other than 1": ("ELU", "float32", {"alpha": 0.5}),
+    "last axis only": ("SOFTMAX", "float32/default/in3", {"axis": 0}),
+    "no beta other than 1": ("LOG_SOFTMAX", "float32", {"axis": -1, "beta": 2.0}),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_attributes_that_litert_lacks_are_refused(words: str) -> None:
+    name, signature_id, scalars = REFUSED[words]
+    definition = next(d for d in OPSET.values() if d.name == name)
+    signature = definition.signature(signature_id)
+    call = next(c for c in calls(definition, signature, 50) if next(iter(c.inputs.values())).rank >= 2)
+    for scalar_name, value in scalars.items():
+        call = with_value(call, scalar_name, value)
+    (reason,) = LiteRT.translate(model_of(call)[0], {}).unsupported
+    assert reason is not None
+    assert words.replace("NCHW", "NHWC only") in reason
+
+
+@pytest.mark.parametrize("name", ["MAXIMUM", "MINIMUM", "SELECT"])
+@pytest.mark.parametrize("kind", ["quant8_asymm", "quant8_asymm_signed"])
+def test_operations_without_an_eye_for_scales_run_only_where_there_is_one(name: str, kind: str) -> None:
+    definition = next(d for d in OPSET.values() if d.name == name)
+    ran = refused = 0
+    for call in calls(definition, definition.signature(kind), 10):
+        for same in (False, True):
+            known = replace(call["a"], scale=0.5, zero_point=3) if same else call["a"]
+            twin = call.with_input("a", known)
+            if same:
+                twin = twin.with_input("b", replace(call["b"], scale=0.5, zero_point=3))
+                twin = twin.with_result("output", replace(call["output"], scale=0.5, zero_point=3))
+            elif (call["a"].scale, call["a"].zero_point) == (call["b"].scale, call["b"].zero_point):
+                continue
+            model, values = model_of(twin)
+            (reason,) = LiteRT.translate(model, {}).unsupported
+            if reason is not None:
+                assert "rescales" in reason
+                refused += 1
+                continue
+            due = run_call(twin)["output"].stored
+            assert np.array_equal(run(LiteRT(), model, values, [due])[0], due)
+            ran += 1
+    assert ran >= 10
+    assert refused
+
+
+# --- padding ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+@pytest.mark.parametrize("window", range(1, 6))
+@pytest.mark.parametrize("stride", range(1, 5))
+def test_padding_is_translated_to_the_windows_that_it_means(size: int, window: int, stride: int) -> None:
+    """Windows as lists of positions: two paddings are alike when they make the same list."""
+
+    def places(head: int, tail: int) -> list[int]:
+        return list(range(-head, size + tail - window + 1, stride))
+
+    extent = windows._Extent(size, window, stride, (0, 0))
+    head, tail = extent.same()
+    assert len(places(head, tail)) == -(-size // stride)  # SAME: one window for each stride, however begun
+    assert head <= tail <= head + 1
+    for explicit in [(h, t) for h in range(window) for t in range(window) if size + h + t >= window]:
+        given = windows._Extent(size, window, stride, explicit)
+        for other in ((0, 0), (head, tail)):
+            if size + sum(other) >= window:
+                assert given.is_padded_like(other) == (places(*explicit) == places(*other))
+
+
+# --- several operations -----------------------------------------------------------------------------------------------
+
+
+def test_a_graph_of_several_operations_agrees_with_the_baseline(device: LiteRT) -> None:
+    ran = 0
+    for number in range(30):
+        model, values = drawn_graph(number)
+        translation = LiteRT.translate(model, {})
+        if any(device.explain_unsupported(replace(model, translation=translation))):
+            continue
+        due = evaluate(model, values)
+        got = run(device, model, [v for v in values if v is not None], [result.stored for result in due])
+        for result, actual in zip(due, got, strict=True):
+            assert np.allclose(actual, result.stored, rtol=1e-4, atol=1e-4)
+        ran += 1
+    assert ran >= 10
+
+
+def drawn_graph(number: int) -> tuple[Model, list[Array | None]]:
+    """Three float operations that feed one another where their draws let them; every result goes out."""
+    scope = Scope(SeededSource(f"test_litert/graph/{number}"), reuse=90)
+    by_name = {d.name: d for d in OPSET.values()}
+    names = ("ADD", "RELU", "TANH", "MUL", "SUB", "ABS", "LOGISTIC")
+    graph = GraphBuilder()
+    indexes: dict[int, int] = {}
+    values: list[Array | None] = []
+    for step in range(3):
+        definition = by_name[names[(number * 3 + step * 2) % len(names)]]
+        call = draw_call(definition, definition.signature("float32"), scope)
+        taken = []
+        for argument in call.inputs.values():
+            if argument.key is not None and argument.key in indexes:
+                taken.append(indexes[argument.key])
+                continue
+            constant = not argument.shape
+            taken.append(graph.operand(argument, CONSTANT if constant else INPUT))
+            if argument.key is not None:
+                indexes[argument.key] = taken[-1]
+            if not constant:
+                values.append(argument.value)
+        given = []
+        for argument in call.results.values():
+            given.append(graph.operand(argument, OUTPUT))
+            if argument.key is not None:
+                indexes[argument.key] = given[-1]
+        graph.operations.append(Operation(int(definition.code), tuple(taken), tuple(given)))
+    return Model(graph.subgraph(), operand_values=bytes(graph.values)), values

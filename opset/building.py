@@ -1,0 +1,108 @@
+"""Puts graphs of the contract together, operand by operand, with the constants and graphs that they refer to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nnhal.model import (
+    DataLocation,
+    Model,
+    Operand,
+    Operation,
+    Subgraph,
+    constant_bytes,
+    count_consumers,
+    is_tensor,
+)
+from nnhal.types import OperandLifeTime, OperandType
+from opset.call import Argument
+
+CONSTANT_ALIGNMENT = 4  # bytes; where a constant starts in the model's values
+_CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
+
+
+@dataclass
+class GraphBuilder:
+    """Puts a graph together operand by operand; constants gather in `values`, graphs it refers to in `referenced`."""
+
+    operands: list[Operand] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    values: bytearray = field(default_factory=bytearray)
+    referenced: list[Subgraph] = field(default_factory=list)
+
+    def operand(self, argument: Argument, lifetime: OperandLifeTime) -> int:
+        """Adds an operand with the type, shape and quantisation of an argument, and its value if it is a constant."""
+        location = DataLocation()
+        if lifetime == OperandLifeTime.CONSTANT_COPY:
+            if argument.value is None:
+                raise ValueError("a constant needs a value")
+            location = self._constant(np.ascontiguousarray(argument.value).tobytes())
+        elif lifetime == OperandLifeTime.SUBGRAPH:
+            if argument.branch is None:
+                raise ValueError("a subgraph operand needs a graph")
+            location = DataLocation(offset=self.embed(argument.branch.model))
+        self.operands.append(
+            Operand(
+                argument.type,
+                (argument.declared or argument.shape) if is_tensor(argument.type) else (),
+                argument.scale,
+                argument.zero_point,
+                lifetime,
+                location,
+                argument.channel,
+            )
+        )
+        index = len(self.operands) - 1
+        if lifetime == OperandLifeTime.SUBGRAPH_INPUT:
+            self.inputs.append(index)
+        elif lifetime == OperandLifeTime.SUBGRAPH_OUTPUT:
+            self.outputs.append(index)
+        return index
+
+    def embed(self, model: Model) -> int:
+        """Takes a model's main graph in as a referenced one, with all it refers to, and gives its number."""
+        numbers: dict[int, int] = {}  # of the model's referenced graphs that are taken in already
+
+        def place(graph: Subgraph) -> int:
+            number = len(self.referenced)
+            self.referenced.append(graph)
+            self.referenced[number] = replace(graph, operands=tuple(moved(operand) for operand in graph.operands))
+            return number
+
+        def moved(operand: Operand) -> Operand:
+            if operand.lifetime in _CONSTANTS:
+                location = self._constant(bytes(constant_bytes(model, operand)))
+                return replace(operand, lifetime=OperandLifeTime.CONSTANT_COPY, location=location)
+            if operand.type == OperandType.SUBGRAPH:
+                due = operand.location.offset
+                if due not in numbers:
+                    numbers[due] = place(model.referenced[due])
+                return replace(operand, location=DataLocation(offset=numbers[due]))
+            return operand
+
+        return place(model.main)
+
+    def subgraph(self) -> Subgraph:
+        """The finished graph, consumers counted."""
+        return count_consumers(
+            Subgraph(tuple(self.operands), tuple(self.operations), tuple(self.inputs), tuple(self.outputs))
+        )
+
+    def model(self, relaxed: bool = False) -> Model:
+        """The finished graph with its constants and the graphs it refers to."""
+        return Model(
+            self.subgraph(),
+            tuple(self.referenced),
+            bytes(self.values),
+            relax_computation_float32_to_float16=relaxed,
+        )
+
+    def _constant(self, data: bytes) -> DataLocation:
+        self.values += bytes(-len(self.values) % CONSTANT_ALIGNMENT)
+        location = DataLocation(0, len(self.values), len(data))
+        self.values += data
+        return location
