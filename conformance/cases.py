@@ -101,7 +101,7 @@ def constants(call: Call, number: int) -> frozenset[str]:
 
     Weights and the like constant; only parameters; every second input; and, one time in eight, none.
     """
-    given = [name for name, argument in call.inputs.items() if not argument.omitted]
+    given = [name for name, a in call.inputs.items() if not a.omitted and a.type != OperandType.SUBGRAPH]
     rest = given[1:]
     ways = number % 8
     if ways == 7:

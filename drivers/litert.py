@@ -44,6 +44,7 @@ RESOLVERS = {
 }
 INTERPRETERS_KEPT = 8
 INSTALL = 'pip install -e ".[litert]"'
+INSTALL_RUNTIME = "pip install ai-edge-litert"
 
 
 class LiteRT(Adapter):
@@ -71,6 +72,8 @@ class LiteRT(Adapter):
         try:
             from drivers.litert_translate import translate
         except ModuleNotFoundError as error:
+            if str(error.name).startswith(__package__ or "drivers"):
+                raise
             raise UsageError(f"litert: module {error.name!r} is missing; run {INSTALL}") from None
         return translate(model)
 
@@ -97,22 +100,27 @@ class LiteRT(Adapter):
         if translation.artifact is None:
             reason = next(reason for reason in translation.unsupported if reason is not None)
             raise DriverError(ErrorStatus.GENERAL_FAILURE, reason)
-        tried = self._try(translation.artifact)
+        tried = self._try(translation.artifact, take=True)
         if isinstance(tried, str):
             raise DriverError(ErrorStatus.GENERAL_FAILURE, tried)
-        with self._lock:  # from now on the interpreter is this prepared model's alone
-            self._tried.pop(translation.artifact, None)
         return _Prepared(model, translation.artifact, self._runtime, tried)
 
-    def _try(self, artifact: bytes) -> _Interpreter | str:
-        """An interpreter that has run the file once, or what the runtime said instead; the last few are kept."""
+    def _try(self, artifact: bytes, *, take: bool = False) -> _Interpreter | str:
+        """An interpreter that has run the file once, or what the runtime said instead.
+
+        Args:
+            artifact: the file.
+            take: the interpreter is the caller's alone; else it is kept, with the last few, for the next who asks.
+        """
         with self._lock:
             tried = self._tried.pop(artifact, None)
-            if tried is None:
-                tried = self._runtime.attempt(artifact)
-            self._tried[artifact] = tried
-            while len(self._tried) > INTERPRETERS_KEPT:
-                self._tried.popitem(last=False)
+        if tried is None:
+            tried = self._runtime.attempt(artifact)
+        if isinstance(tried, str) or not take:
+            with self._lock:
+                self._tried[artifact] = tried
+                while len(self._tried) > INTERPRETERS_KEPT:
+                    self._tried.popitem(last=False)
         return tried
 
 
@@ -133,7 +141,7 @@ class _Runtime:
     def __init__(self, resolver: str, threads: int) -> None:
         module = _import_runtime()
         self.name = module.__name__.split(".", maxsplit=1)[0]
-        self.version = metadata.version(self.name.replace("_", "-"))
+        self.version = _version(self.name.replace("_", "-"))
         self._interpreter: Any = module.Interpreter
         self._resolver: Any = module.OpResolverType[RESOLVERS[resolver]]
         self._threads = threads
@@ -164,6 +172,13 @@ class _Runtime:
         return interpreter
 
 
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # a nightly has another name
+        return "of unknown version"
+
+
 def _message(error: Exception) -> str:
     """What the runtime says, in one line and without node numbers, so that equal reasons read alike."""
     text = re.sub(r"\s*Node number \d+ \((\w+)\) (failed to \w+)\.?", r" (\1 \2)", str(error))
@@ -174,7 +189,7 @@ def _import_runtime() -> ModuleType:
     for name in RUNTIMES:
         if importlib.util.find_spec(name) is not None:
             return importlib.import_module(f"{name}.interpreter")
-    raise UsageError(f"litert: neither {' nor '.join(RUNTIMES)} is installed; run {INSTALL}")
+    raise UsageError(f"litert: neither {' nor '.join(RUNTIMES)} is installed; run {INSTALL_RUNTIME}")
 
 
 class _Interpreter:

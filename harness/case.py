@@ -22,6 +22,7 @@ from nnhal.model import Model
 from nnhal.types import FL1, Array, ErrorStatus, ExecutionMode, FeatureLevel, OperandType
 
 FORMAT = 1
+DIGITS = 6  # of probabilities, in the digest
 OFF_TIES = 0.3183  # keeps zeros, ties and whole steps away from where a value's last digit decides
 # What a damaged archive makes the readers of NumPy and of the standard library raise.
 DAMAGE = (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
@@ -47,6 +48,9 @@ class Expected:
         terms: number of roundings behind an element.
         exact: any difference at all is worth a report, though `required` may allow it.
         sums: the sum of errors is judged; not in relaxed models, where one rounded weight moves many results alike.
+        distribution: probability of each class, [rows, classes]: the output is [rows, samples], drawn at random and
+            judged by how often each class comes. `value` says nothing then.
+        differs_from: the output must not equal that of the step so many steps earlier; 0 for none.
     """
 
     name: str
@@ -58,13 +62,21 @@ class Expected:
     terms: float = 0.0
     exact: bool = False
     sums: bool = True
+    distribution: Array | None = None
+    differs_from: int = 0
 
 
 @dataclass(frozen=True)
 class Returns:
-    """The step must succeed; an execution must return these outputs."""
+    """The step must succeed; an execution must return these outputs.
+
+    Attributes:
+        groups: by row along the first dimension of every output: rows of one group may come in any order, the same in
+            all outputs. Empty where the order is due.
+    """
 
     outputs: tuple[Expected, ...] = ()
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -200,8 +212,10 @@ def _coarse(expect: Expectation) -> Expectation:
         with np.errstate(all="ignore"):
             steps = np.floor(due.value / due.required + OFF_TIES)
         value = np.where(open_, 0.0, np.where(due.required > 0, steps, due.value))
-        outputs.append(replace(due, value=value, required=open_.astype(np.float64), unit=None))
-    return Returns(tuple(outputs))
+        drawn = None if due.distribution is None else np.round(due.distribution, DIGITS)
+        coarse = replace(due, value=value, required=open_.astype(np.float64), unit=None, distribution=drawn)
+        outputs.append(coarse)
+    return Returns(tuple(outputs), expect.groups)
 
 
 def save(case: TestCase, path: Path) -> None:
@@ -288,9 +302,13 @@ def _expectation_to_json(expect: Expectation, put: Any) -> dict[str, Any]:
                 "terms": o.terms,
                 "exact": o.exact,
                 "sums": o.sums,
+                "distribution": put(o.distribution),
+                "differs_from": o.differs_from,
             }
             for o in expect.outputs
         ]
+        if expect.groups:
+            row["groups"] = list(expect.groups)
     return row
 
 
@@ -336,7 +354,10 @@ def _expectation_from_json(row: Mapping[str, Any], arrays: Mapping[str, Array]) 
                 o["terms"],
                 o["exact"],
                 o["sums"],
+                None if o["distribution"] is None else arrays[o["distribution"]],
+                o["differs_from"],
             )
             for o in row["outputs"]
-        )
+        ),
+        tuple(row.get("groups", ())),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +34,9 @@ class Driver(Protocol):
 
     def restart(self) -> None:
         """Goes on in a fresh process."""
+
+    def rest(self) -> None:
+        """Ends the driver's processes; the next question starts one again."""
 
     def sample(self) -> dict[str, float]:
         """What the driver's process uses now; empty when that cannot be told."""
@@ -95,35 +99,49 @@ class InProcessDriver:
         """Nothing: the process is the suite's own."""
         return {}
 
+    def rest(self) -> None:
+        """Nothing to end."""
+
     def close(self) -> None:
         """Nothing to end."""
 
 
 class SeparateDriver:
-    """A driver in a process of its own."""
+    """A driver in a process of its own, started when it is first asked for."""
 
     in_process = False
 
     def __init__(self, spec: DriverSpec, *, deadline: float, log_path: Path, memory: int | None) -> None:
-        self._isolated = IsolatedDriver(spec, deadline=deadline, log_path=log_path, memory=memory)
+        self._start = partial(IsolatedDriver, spec, deadline=deadline, log_path=log_path, memory=memory)
+        self._isolated: IsolatedDriver | None = None
+
+    def _running(self) -> IsolatedDriver:
+        if self._isolated is None:
+            self._isolated = self._start()
+        return self._isolated
 
     @property
     def device(self) -> Device:
-        return self._isolated.device
+        return self._running().device
 
     @property
     def log(self) -> str:
-        return self._isolated.log
+        return self._isolated.log if self._isolated else ""
 
     def restart(self) -> None:
-        self._isolated.restart()
+        self._running().restart()
 
     def sample(self) -> dict[str, float]:
-        found = self._isolated.sample()
+        found = self._isolated.sample() if self._isolated else None
         return {k: float(v) for k, v in asdict(found).items()} if found else {}
 
+    def rest(self) -> None:
+        if self._isolated is not None:
+            self._isolated.close()
+            self._isolated = None
+
     def close(self) -> None:
-        self._isolated.close()
+        self.rest()
 
 
 def open_driver(

@@ -17,12 +17,8 @@ PACKAGES = ("nncts", "pytest", "numpy", "ai-edge-litert", "tflite-runtime", "fla
 
 def environment() -> dict[str, Any]:
     """Python, platform, processor and the versions of packages that matter."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    installed = {str(d.name).lower(): d.version for d in importlib.metadata.distributions()}
+    versions = {name: installed[name] for name in PACKAGES if name in installed}
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),

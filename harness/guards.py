@@ -1,13 +1,20 @@
-"""Memory for one execution, with canaries around every input and output. The parent checks them, not the worker."""
+"""Memory for one execution, guarded around every input and output.
+
+In a normal run canaries stand around each value, and the parent checks them and the inputs, not the worker. With pages
+each value has a pool of its own that ends at an inaccessible page, and inputs cannot be written: the driver dies at the
+first byte outside, reads included.
+"""
 
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from nnhal.guarded import GuardedMemory
 from nnhal.memory import Memory, SharedMemory
 from nnhal.model import DataLocation, Model, Request, RequestArgument, is_tensor
 from nnhal.types import Array
@@ -25,33 +32,56 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class Placed:
-    """A value's place in a pool: offset and number of bytes."""
+    """A value's place: which pool of the request, offset and number of bytes."""
 
+    pool: int
     offset: int
     length: int
 
 
-def _layout(lengths: Sequence[int]) -> tuple[list[Placed], int]:
-    """Places for values of these lengths, a canary before, between and behind; and the bytes in all."""
-    places = []
-    position = CANARY
-    for length in lengths:
-        places.append(Placed(position, length))
-        position = _aligned(position + length) + CANARY
-    return places, position
+@dataclass(frozen=True)
+class Area:
+    """A pool, how much of it is used from its start on, and the places in it."""
+
+    memory: Memory
+    used: int
+    places: tuple[Placed | None, ...]
+    kind: str  # `input` or `output`
+    first: int = 0  # number of the first place among the inputs or outputs
 
 
 class Arena:
-    """Two pools that are reused from case to case, and grow when a case needs more.
+    """Where the memory of executions comes from.
 
-    A pool is written whole before each execution, so nothing of an earlier case is left in it.
+    Two pools are reused from case to case, and grow when a case needs more. A pool is written whole before each
+    execution, so nothing of an earlier case is left in it.
+
+    Args:
+        pages: each value gets a pool of its own between inaccessible pages instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, pages: bool = False) -> None:
+        self.pages = pages
         self._pools: dict[int, SharedMemory] = {}
 
-    def pool(self, which: int, size: int) -> SharedMemory:
-        """A pool of at least that size."""
+    def areas(self, which: int, first_pool: int, lengths: Sequence[int | None]) -> list[Area]:
+        """Memory for values of these lengths; None has no place."""
+        kind = "input" if which == INPUTS else "output"
+        if self.pages:
+            made: list[Area] = []
+            for number, length in enumerate(lengths):
+                if length is not None:
+                    made.append(_paged(kind, number, first_pool + len(made), length))
+            return made
+        places: list[Placed | None] = []
+        position = CANARY
+        for length in lengths:
+            places.append(None if length is None else Placed(first_pool, position, length))
+            position = _aligned(position + (length or 0)) + CANARY
+        return [Area(self._pool(which, position), position, tuple(places), kind)]
+
+    def _pool(self, which: int, size: int) -> SharedMemory:
+        """The pool of the inputs or outputs, of at least that size."""
         pool = self._pools.get(which)
         if pool is None or pool.size < size:
             if pool is not None:
@@ -67,15 +97,28 @@ class Arena:
         self._pools = {}
 
 
+def _paged(kind: str, number: int, pool: int, length: int) -> Area:
+    """A value at the end of a pool that ends where a page does; the last bytes up to the alignment are canary."""
+    size = -(-max(length, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = GuardedMemory.allocate(size, read_only=kind == "input")
+    return Area(memory, size, (Placed(pool, size - _aligned(max(length, 1)), length),), kind, number)
+
+
 @dataclass
 class Guarded:
-    """A request in guarded memory."""
+    """A request in guarded memory.
+
+    Attributes:
+        inputs: where each input is; None for an omitted one.
+        outputs: where each output is.
+        values: what the inputs hold.
+    """
 
     request: Request
+    areas: list[Area]
     inputs: list[Placed | None]
     outputs: list[Placed]
     values: Sequence[Array | None]
-    used: tuple[int, int]
 
     def output(self, number: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array | None:
         """A copy of an output in a shape, or None when its place is too small for it, or it is no shape."""
@@ -83,44 +126,37 @@ class Guarded:
         count = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or count > place.length:
             return None
-        data = self._view(OUTPUTS)[place.offset : place.offset + count]
-        return np.frombuffer(bytes(data), dtype).reshape(shape)
+        return np.frombuffer(bytes(self._bytes(place)[:count]), dtype).reshape(shape)
 
     def findings(self) -> list[tuple[str, str]]:
         """What a driver did to memory that it must not touch: (`OVERRUN` or `INPUT_WRITTEN`, a sentence)."""
         found = []
-        for which, kind, places in (
-            (INPUTS, "input", self.inputs),
-            (OUTPUTS, "output", self.outputs),
-        ):
-            found += _overruns(self._view(which)[: self.used[which]], places, kind)
-        view = self._view(INPUTS)
+        for area in self.areas:
+            found += _overruns(area)
         for number, (place, value) in enumerate(zip(self.inputs, self.values, strict=True)):
             if place is None or value is None:
                 continue
-            now = np.frombuffer(view[place.offset : place.offset + place.length], np.uint8)
+            now = np.frombuffer(self._bytes(place), np.uint8)
             changed = np.flatnonzero(now != np.frombuffer(value.tobytes(), np.uint8))
             if len(changed):
                 text = f"input {number}: {len(changed)} of {place.length} bytes changed, the first at {changed[0]}"
                 found.append(("INPUT_WRITTEN", text))
         return found
 
-    def _view(self, which: int) -> memoryview:
-        pool = self.request.pools[which]
-        assert isinstance(pool, Memory)
-        return pool.view()
+    def _bytes(self, place: Placed) -> memoryview:
+        return self.areas[place.pool].memory.view()[place.offset : place.offset + place.length]
 
 
-def _overruns(view: memoryview, places: Sequence[Placed | None], kind: str) -> list[tuple[str, str]]:
-    data = np.frombuffer(view, np.uint8)
+def _overruns(area: Area) -> list[tuple[str, str]]:
+    data = np.frombuffer(area.memory.view()[: area.used], np.uint8)
     free = np.ones(len(data), bool)
-    known = [(number, place) for number, place in enumerate(places) if place is not None]
+    known = [(area.first + number, place) for number, place in enumerate(area.places) if place is not None]
     for _, place in known:
         free[place.offset : place.offset + place.length] = False
     hit = np.flatnonzero(free & (data != CANARY_BYTE))
     if not len(hit):
         return []
-    first = int(hit[0])
+    first, kind = int(hit[0]), area.kind
     if not known:
         return [("OVERRUN", f"{len(hit)} bytes written where there is no {kind}, the first at {first}")]
     number, place = min(known, key=lambda pair: _distance(pair[1], first))
@@ -145,29 +181,39 @@ def guard(arena: Arena, model: Model, values: Sequence[Array | None], lengths: S
         values: stored inputs; None for an omitted one.
         lengths: bytes of each output; 0 becomes 1, as a pool location needs at least one.
     """
-    main = model.main
-    places, used = _layout([0 if value is None else value.nbytes for value in values])
-    pool = arena.pool(INPUTS, used)
-    view = np.frombuffer(pool.view(), np.uint8)
-    view[:used] = CANARY_BYTE
+    sizes = [None if value is None else value.nbytes for value in values]
+    areas = arena.areas(INPUTS, 0, sizes)
+    areas += arena.areas(OUTPUTS, len(areas), [max(length, 1) for length in lengths])
+    for area in areas:
+        np.frombuffer(area.memory.view(), np.uint8)[: area.used] = CANARY_BYTE
+    inputs = _places(areas, "input", sizes)
+    outputs = [place for place in _places(areas, "output", list(lengths)) if place is not None]
     arguments = []
-    kept: list[Placed | None] = []
-    for place, value, index in zip(places, values, main.input_indexes, strict=True):
-        if value is None:
+    for place, value, index in zip(inputs, values, model.main.input_indexes, strict=True):
+        if place is None or value is None:
             arguments.append(RequestArgument(has_no_value=True))
-            kept.append(None)
             continue
-        view[place.offset : place.offset + place.length] = np.frombuffer(value.tobytes(), np.uint8)
-        shape = tuple(value.shape) if is_tensor(main.operands[index].type) else ()
-        arguments.append(RequestArgument(DataLocation(INPUTS, place.offset, place.length), shape))
-        kept.append(place)
-    rooms, wanted = _layout([max(length, 1) for length in lengths])
-    out = arena.pool(OUTPUTS, wanted)
-    view = np.frombuffer(out.view(), np.uint8)
-    view[:wanted] = CANARY_BYTE
+        _fill(areas, place, np.frombuffer(value.tobytes(), np.uint8))
+        shape = tuple(value.shape) if is_tensor(model.main.operands[index].type) else ()
+        arguments.append(RequestArgument(DataLocation(place.pool, place.offset, place.length), shape))
     results = []
-    for place in rooms:
-        view[place.offset : place.offset + place.length] = UNWRITTEN_BYTE
-        results.append(RequestArgument(DataLocation(OUTPUTS, place.offset, place.length)))
-    request = Request(tuple(arguments), tuple(results), (pool, out))
-    return Guarded(request, kept, rooms, values, (used, wanted))
+    for place in outputs:
+        _fill(areas, place, np.uint8(UNWRITTEN_BYTE))
+        results.append(RequestArgument(DataLocation(place.pool, place.offset, place.length)))
+    request = Request(tuple(arguments), tuple(results), tuple(area.memory for area in areas))
+    return Guarded(request, areas, inputs, outputs, values)
+
+
+def _places(areas: Sequence[Area], kind: str, lengths: Sequence[int | None]) -> list[Placed | None]:
+    """The place of each input or output, in order; None where there is none."""
+    places: list[Placed | None] = [None] * len(lengths)
+    for area in areas:
+        if area.kind == kind:
+            for number, place in enumerate(area.places):
+                places[area.first + number] = place
+    return places
+
+
+def _fill(areas: Sequence[Area], place: Placed, content: Array | np.uint8) -> None:
+    view = np.frombuffer(areas[place.pool].memory.view(), np.uint8)
+    view[place.offset : place.offset + place.length] = content

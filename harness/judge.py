@@ -8,7 +8,9 @@ from enum import Enum
 
 import numpy as np
 
+from harness import distribution
 from harness.case import Action, Expected, MayReject, Rejects, Returns, Step, TestCase, Unspecified
+from harness.row_order import in_due_order
 from harness.run import Outcome, StepOutcome
 from nnhal.device import Timing
 from nnhal.types import Array, ErrorStatus, OperandType, info
@@ -117,6 +119,9 @@ def judge(case: TestCase, outcome: Outcome) -> Judgement:
             if found.verdict != Verdict.PASS or found.stage == "end":
                 return found
             best = found
+        repeated = _judge_repetition(outcome, step, done)
+        if repeated is not None:
+            return repeated
     return best
 
 
@@ -198,12 +203,13 @@ def judge_execution(expect: Returns, done: StepOutcome) -> Judgement:
     if timing:
         return Judgement(Verdict.FAIL, Cause.TIMING, stage, timing)
     judgements = []
+    outputs = in_due_order(expect, done.outputs) if expect.groups else done.outputs
     for position, due in enumerate(expect.outputs):
         shape = done.shapes[position]
         if shape != due.shape:
             text = f"output '{due.name}' has dimensions {list(shape)}, {list(due.shape)} are due"
             return Judgement(Verdict.FAIL, Cause.SHAPE, stage, text)
-        got = done.outputs[position]
+        got = outputs[position]
         assert got is not None  # its place was made for the due shape
         judgements.append(judge_output(due, got))
     if not judgements:
@@ -231,6 +237,8 @@ def judge_output(due: Expected, got: Array) -> Judgement:
     """Compares one output element by element, then its quality."""
     if not due.value.size:
         return Judgement(Verdict.PASS, stage=Action.EXECUTE.value, error=0.0)
+    if due.distribution is not None:
+        return _judge_samples(due, got, due.distribution)
     actual = got.astype(np.float64)
     quantized = due.type not in _FLOATS
     target = _nearest_steps(due.value, actual) if quantized else _in_type(due.value, due.type)
@@ -253,6 +261,42 @@ def judge_output(due: Expected, got: Array) -> Judgement:
     cause = Cause.QUALITY if poor else Cause.NONE
     worst = _worst(due, actual, target, ratio) if error > 0 else None
     return Judgement(verdict, cause, Action.EXECUTE.value, poor, worst, error, ulp, masked)
+
+
+def _judge_samples(due: Expected, got: Array, probabilities: Array) -> Judgement:
+    """Samples are classes, and no class comes so often, or so rarely, that it cannot be chance."""
+    stage, classes = Action.EXECUTE.value, probabilities.shape[1]
+    outside = (got < 0) | (got >= classes)
+    if outside.any():
+        place = tuple(int(i) for i in np.argwhere(outside)[0])
+        text = f"output '{due.name}' has {got[place]} at {place}: classes are 0 to {classes - 1}"
+        return Judgement(Verdict.FAIL, Cause.VALUE, stage, text, error=float(outside.sum()))
+    ratio = distribution.excess(got, probabilities)
+    row, number = (int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
+    off = float(min(ratio[row, number], np.finfo(np.float32).max))
+    if off <= 1.0:
+        return Judgement(Verdict.PASS, stage=stage, error=off)
+    count, chance = int((got[row] == number).sum()), float(probabilities[row, number])
+    text = (
+        f"output '{due.name}' has class {number} of row {row} {count} times in {got.shape[1]} samples, where its "
+        f"probability is {chance:.4g}: that comes by chance less than once in {1 / distribution.FALSE_ALARM:.0e} runs"
+    )
+    worst = Worst(due.name, (row, number), count / got.shape[1], chance, 0.0, off)
+    return Judgement(Verdict.FAIL, Cause.VALUE, stage, text, worst, off)
+
+
+def _judge_repetition(outcome: Outcome, step: Step, done: StepOutcome) -> Judgement | None:
+    """Outputs that must not be those of an earlier step."""
+    if not isinstance(step.expect, Returns) or done.status != ErrorStatus.NONE:
+        return None
+    for position, due in enumerate(step.expect.outputs):
+        earlier = [o for o in outcome.steps if due.differs_from and o.step == done.step - due.differs_from]
+        for other in earlier:
+            before, now = other.outputs[position : position + 1], done.outputs[position]
+            if before and before[0] is not None and now is not None and np.array_equal(before[0], now):
+                text = f"output '{due.name}' is that of an execution with other seeds: no chance makes them alike"
+                return Judgement(Verdict.FAIL, Cause.VALUE, step.action.value, text)
+    return None
 
 
 _FLOATS = (OperandType.TENSOR_FLOAT32, OperandType.TENSOR_FLOAT16, OperandType.FLOAT32, OperandType.FLOAT16)
@@ -284,7 +328,8 @@ def _worst(due: Expected, actual: Array, target: Array, ratio: Array) -> Worst:
     off = float(ratio[place])
     ulp = None
     if due.type in _FLOATS:
-        spacing = float(np.spacing(np.abs(due.value[place]).astype(info(due.type).dtype)))
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity has no spacing
+            spacing = float(np.spacing(np.abs(due.value[place]).astype(info(due.type).dtype)))
         ulp = abs(float(actual[place]) - float(due.value[place])) / spacing if spacing > 0 else None
     return Worst(due.name, index, float(actual[place]), float(target[place]), float(due.required[place]), off, ulp)
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
+
 from harness.case import Action, Expected, MayReject, Origin, Rejects, Returns, Step, TestCase, Unspecified, seal
+from harness.distribution import may_repeat
 from nnhal.model import Model
 from nnhal.types import ErrorStatus, ExecutionMode, FeatureLevel
 from opset.call import Argument, Call
+from opset.definition import Sampling
 from opset.evaluate import allowance, run_call
 from opset.graph import model_of
 from opset.quantization import FLOATS
 from opset.validation import needed_level
+from opset.values import Values
 
 
 def expected_outputs(call: Call, relaxed: bool = False) -> tuple[Expected, ...]:
     """What a call's results should be, with the error allowed in each element."""
     results = run_call(call)
+    if call.definition.sampling is not None:
+        return _expected_samples(call, call.definition.sampling)
     allowed = allowance(call, results, relaxed)
     return tuple(
         Expected(
@@ -33,6 +40,36 @@ def expected_outputs(call: Call, relaxed: bool = False) -> tuple[Expected, ...]:
         )
         for name, argument in call.results.items()
     )
+
+
+def row_groups(call: Call) -> tuple[int, ...]:
+    """The group of each row of the results, where the rows of a group may come in any order."""
+    name = call.definition.grouped_by
+    return tuple(int(x) for x in run_call(call)[name].stored) if name else ()
+
+
+def _expected_samples(call: Call, sampling: Sampling) -> tuple[Expected, ...]:
+    probabilities = sampling.probabilities(Values(call))
+    shapes = call.definition.infer(call)
+    nothing = {name: np.zeros(shapes[name]) for name in call.results}
+    return tuple(
+        Expected(name, a.type, tuple(shapes[name]), nothing[name], nothing[name], distribution=probabilities[name])
+        for name, a in call.results.items()
+    )
+
+
+def _again(call: Call, constants: Collection[str], relaxed: bool, mode: ExecutionMode) -> tuple[Step, ...]:
+    """One more execution with other seeds, whose samples must not be the same; none where they may be by chance."""
+    sampling = call.definition.sampling
+    if sampling is None:
+        return ()
+    model, _ = model_of(call, constants, relaxed)
+    other, values = model_of(sampling.reseeded(call), constants, relaxed)
+    outputs = expected_outputs(call, relaxed)
+    if other != model or any(d.distribution is None or may_repeat(d.shape, d.distribution) for d in outputs):
+        return ()
+    returns = Returns(tuple(replace(due, differs_from=1) for due in outputs))
+    return (Step(Action.EXECUTE, 0, returns, mode, tuple(values)),)
 
 
 def describe(call: Call) -> str:
@@ -76,7 +113,8 @@ def positive_case(
     steps = (
         Step(Action.QUERY),
         Step(Action.PREPARE),
-        Step(Action.EXECUTE, 0, Returns(expected_outputs(call, relaxed)), mode, tuple(values)),
+        Step(Action.EXECUTE, 0, Returns(expected_outputs(call, relaxed), row_groups(call)), mode, tuple(values)),
+        *_again(call, constants, relaxed, mode),
     )
     return seal(TestCase(replace(origin, detail=describe(call)), (model,), steps, needed_level(call)))
 

@@ -32,6 +32,7 @@ from nnhal.types import FeatureLevel
 
 PROFILES = ("ci", "quick", "full", "nightly")
 DEFAULT_PROFILE = "quick"
+PAGED = ("full", "nightly")  # profiles that put memory between inaccessible pages
 SHOWN = 8  # failing cases that an item's failure shows in full
 SUITE_VERSION = "0.1.0"
 ADOPTED = {"profile": DEFAULT_PROFILE, "seed": 0, "level": None, "case": []}  # what a resumed run takes from its plan
@@ -47,6 +48,7 @@ class State:
         patterns: ids and globs of `--case`.
         saved: cases that `--case` names by file.
         planned: batches of the run that goes on; None for a new run.
+        current: the driver whose items are under way.
     """
 
     config: pytest.Config
@@ -57,6 +59,7 @@ class State:
     sessions: dict[str, Session] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     started: float = 0.0
+    current: str = ""
     complaints: list[str] = field(default_factory=list)
 
     def option(self, name: str) -> Any:
@@ -219,7 +222,11 @@ def _parametrize(metafunc: pytest.Metafunc, state: State, batches: Sequence[Batc
 def batch_of_driver(request: pytest.FixtureRequest) -> tuple[Session, Batch]:
     """A driver's session and the batch to check."""
     text, batch = request.param
-    return request.config.stash[KEY].sessions[text], batch
+    state = request.config.stash[KEY]
+    if state.current not in ("", text):  # one driver's items after another's: the last one's processes can go
+        state.sessions[state.current].driver.rest()
+    state.current = text
+    return state.sessions[text], batch
 
 
 def check(batch_of_driver: tuple[Session, Batch]) -> None:
@@ -229,14 +236,14 @@ def check(batch_of_driver: tuple[Session, Batch]) -> None:
     before = dict(session.counts)
     failing = session.check_batch(batch)
     if failing:
-        pytest.fail(_failures(failing, session.options.driver, len(batch.numbers)), pytrace=False)
+        pytest.fail(_failures(failing, session, len(batch.numbers)), pytrace=False)
     ran = {k for k, n in session.counts.items() if n > before.get(k, 0)}
     if ran and ran <= QUIET:
         pytest.skip(f"all {len(batch.numbers)} cases {' or '.join(sorted(ran))}; reasons are in the records")
 
 
-def _failures(failing: Sequence[Record], driver: str, count: int) -> str:
-    texts = [failure_text(record, driver) for record in failing[:SHOWN]]
+def _failures(failing: Sequence[Record], session: Session, count: int) -> str:
+    texts = [failure_text(record, session.options.driver, session.folder) for record in failing[:SHOWN]]
     if len(failing) > SHOWN:
         texts.append(f"and {len(failing) - SHOWN} more; all are in the records and on the page")
     return "\n".join([f"{len(failing)} of {count} cases failed", *texts])
@@ -311,6 +318,7 @@ def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
     done = frozenset(read_run(folder).records) if resumed else frozenset()
     try:
         driver = _start_driver(state, spec, folder / "driver.log")
+        _ = driver.device  # it can be loaded, or nothing is run at all
     except UsageError:
         _drop(folder)
         raise
@@ -322,6 +330,7 @@ def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
         _arguments(config),
         state.option("fail_poor"),
         state.option("driver_log") or "",
+        state.option("profile") in PAGED,
     )
     session = Session(driver, folder, records, _waivers(state), options, done)
     if resumed:
@@ -329,6 +338,8 @@ def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
     else:
         records.plan(planned, {**_header(state, spec), **session.header()})
         write_environment(folder, {"driver_python": spec.python or sys.executable})
+    if spec is not state.specs[0]:
+        driver.rest()  # until its turn comes
     state.folders.append(folder)
     return session
 

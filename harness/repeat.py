@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.case import Origin, Step, TestCase, Unspecified, seal
-from harness.judge import BAD, Judgement, Verdict
+from harness.judge import BAD, Cause, Judgement, Verdict
 from nnhal.model import Model
 
+NAMING = frozenset({Cause.OVERRUN, Cause.INPUT_WRITTEN})  # causes that say more than a death does
 HISTORY = 40  # cases that are kept to be replayed before a failure that does not repeat alone
 SHORTENINGS = 20  # runs that are spent on finding out which of them matter
 SHORTENINGS_OF_HANG = 4  # each of them waits a deadline
@@ -60,7 +61,8 @@ def confirm(
     """
     again = fresh([case])
     if again.verdict in BAD:
-        return Repeated(again if again.verdict == first.verdict else first, "same", case)
+        better = again.cause in NAMING or (again.verdict == first.verdict and first.cause not in NAMING)
+        return Repeated(again if better else first, "same", case)
     before = list(history)[-HISTORY:]
     if before and fresh([*before, case]).verdict in BAD:
         runs = SHORTENINGS_OF_HANG if first.verdict == Verdict.HANG else SHORTENINGS

@@ -41,6 +41,7 @@ class Options:
         arguments: other options that a repetition needs.
         fail_poor: POOR fails the run.
         driver_log: file or command that gives the driver's own log, beside what its process writes.
+        pages: memory lies between inaccessible pages from the first run on, not only when a failure is repeated.
     """
 
     driver: str = "reference"
@@ -48,6 +49,7 @@ class Options:
     arguments: tuple[str, ...] = ()
     fail_poor: bool = False
     driver_log: str = ""
+    pages: bool = False
 
 
 @dataclass
@@ -62,7 +64,8 @@ class Session:
     done: frozenset[str] = frozenset()
     counts: Counter[str] = field(default_factory=Counter)
     failed: int = 0
-    _arena: Arena = field(default_factory=Arena)
+    _canaries: Arena = field(default_factory=Arena)
+    _pages: Arena = field(default_factory=lambda: Arena(pages=True))
     _history: deque[TestCase] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     _repeats: int = 0
@@ -114,7 +117,7 @@ class Session:
         barred = self._barred(case)
         if barred is not None:
             return self._finish(case, barred, file)
-        judgement, log = self._attempt(case)
+        judgement, log = self._attempt(case, pages=self.options.pages)
         repeated, saved = "", ""
         if judgement.verdict in BAD and judgement.verdict != Verdict.INTERNAL:
             judgement, repeated, saved = self._look_again(case, judgement)
@@ -143,12 +146,14 @@ class Session:
     def close(self) -> None:
         """Ends driver and records."""
         self.driver.close()
-        self._arena.close()
+        self._canaries.close()
         self.records.close()
 
-    def _attempt(self, case: TestCase) -> tuple[Judgement, str]:
+    def _attempt(self, case: TestCase, *, pages: bool) -> tuple[Judgement, str]:
+        """Runs and judges a case, its memory between canaries or between inaccessible pages."""
+        arena = self._pages if pages and not self.driver.in_process else self._canaries
         try:
-            outcome = run(case, self.driver.device, self._arena, in_process=self.driver.in_process)
+            outcome = run(case, self.driver.device, arena, in_process=self.driver.in_process)
             return judge(case, outcome), outcome.log
         except UsageError as error:  # it could be loaded before
             return Judgement(Verdict.CRASH, Cause.DIED, "start", f"does not start again: {error}"), ""
@@ -159,13 +164,24 @@ class Session:
             return Judgement(Verdict.INTERNAL, Cause.SUITE, "run", text), ""
 
     def _fresh(self, cases: Sequence[TestCase]) -> Judgement:
+        """Runs cases in a fresh process and judges the last one.
+
+        A case alone is run with the other kind of guards first: pages find the first byte outside, canaries name it.
+        """
+        if len(cases) == 1 and not self.driver.in_process:
+            judgement = self._sequence(cases, pages=not self.options.pages)
+            if judgement.verdict in BAD:
+                return judgement
+        return self._sequence(cases, pages=self.options.pages)
+
+    def _sequence(self, cases: Sequence[TestCase], *, pages: bool) -> Judgement:
         try:
             self.driver.restart()
         except UsageError as error:  # it could be loaded before
             return Judgement(Verdict.CRASH, Cause.DIED, "start", f"does not start again: {error}")
         judgement = Judgement(Verdict.PASS)
         for case in cases:
-            judgement, _ = self._attempt(case)
+            judgement, _ = self._attempt(case, pages=pages)
         return judgement
 
     def _barred(self, case: TestCase) -> Judgement | None:
@@ -240,7 +256,7 @@ def driver_log(source: str) -> str:
     return (done.stdout + done.stderr)[-LOG_BYTES:].decode(errors="replace")
 
 
-def failure_text(record: Record, driver: str) -> str:
+def failure_text(record: Record, driver: str, folder: Path = Path()) -> str:
     """A failing case in the form that a person reads: what was due, what came, where, how to repeat."""
     lines = [f"{record.id} on {driver}: {record.verdict} ({record.cause}) at {record.stage}"]
     lines += [f"  {line}" for line in record.message.splitlines()]
@@ -249,7 +265,7 @@ def failure_text(record: Record, driver: str) -> str:
     if record.repeated == "sequence":
         lines.append("  fails only behind the cases before it; the whole sequence is saved")
     if record.saved:
-        lines.append(f"  saved: {record.saved}")
+        lines.append(f"  saved: {folder / record.saved}")
     lines.append(f"  repeat: {record.repeat}")
     return "\n".join(lines)
 

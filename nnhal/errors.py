@@ -40,7 +40,7 @@ def invalid(message: str) -> DriverError:
 
 
 class UncleanError(Exception):
-    """A driver raised something that is not a DriverError: its fault. Holds type, message and the driver's traceback."""
+    """A driver raised something that is not a DriverError: its fault. Holds type, message and traceback."""
 
     def __init__(self, type_name: str, message: str, trace: str = "") -> None:
         super().__init__(type_name, message)

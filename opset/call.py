@@ -55,7 +55,7 @@ class Argument:
         if self.value is None:
             raise ValueError("the value is not known")
         raw = self.value.reshape(-1)[0].item()
-        return bool(raw) if self.type == OperandType.BOOL else raw  # type: ignore[no-any-return]
+        return bool(raw) if self.type == OperandType.BOOL else raw
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from opset.drawing import Draft
 from opset.values import Arithmetic, Values
 
 if TYPE_CHECKING:
-    from opset.evaluate import Allowance, Result
+    from opset.evaluate import Result
+    from opset.tracking import Tracked
 
 Shapes = Mapping[str, tuple[int, ...]]
 Quantization = Mapping[str, tuple[float, int]]
@@ -75,8 +76,8 @@ class Example:
     """A case worked by hand or quoted from the specification.
 
     Attributes:
-        inputs: stored values by name; scalars as numbers.
-        outputs: stored values by name.
+        inputs: stored values by name; scalars as numbers, graphs and operands of any type as themselves.
+        outputs: the same.
         quantization: scale and zero point by name, where the type has them.
     """
 
@@ -84,6 +85,19 @@ class Example:
     inputs: Mapping[str, object]
     outputs: Mapping[str, object]
     quantization: Mapping[str, tuple[float | tuple[float, ...], int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is true of results that are drawn at random.
+
+    Attributes:
+        probabilities: for each result that of each class, [rows, classes]; the result is [rows, samples].
+        reseeded: the same call with other seeds, which must give other results.
+    """
+
+    probabilities: Callable[[Values], Mapping[str, Array]]
+    reseeded: Callable[[Call], Call]
 
 
 @dataclass(frozen=True)
@@ -109,8 +123,9 @@ class OperationDef:
         result_counts: numbers of results and the first level that allows each; all of them when empty.
         steps: stored steps that a quantised result may be off; 1 is NNAPI's rule. By name where results differ.
         run: for operations that run graphs: results in place of the kernel's, rounded inside.
-        allow: for the same: the error allowed in each result, from the bounds of what was run; relaxed or not.
-        distribution: for results drawn at random: the probability of each class, by row of the result.
+        track: for the same: results with the error that what was run allows, from inputs with theirs; relaxed or not.
+        sampling: for results drawn at random: what they are judged by.
+        grouped_by: the result whose equal values mark rows that may come in any order, the same in all results.
     """
 
     code: OperationType
@@ -130,8 +145,9 @@ class OperationDef:
     result_counts: tuple[tuple[int, FeatureLevel], ...] = ()
     steps: int | Mapping[str, int] = 1
     run: Callable[[Call, Arithmetic], Mapping[str, Result]] | None = None
-    allow: Callable[[Call, bool], Mapping[str, Allowance]] | None = None
-    distribution: Callable[[Values], Mapping[str, Array]] | None = None
+    track: Callable[[Call, Mapping[str, Tracked], bool], Mapping[str, Tracked]] | None = None
+    sampling: Sampling | None = None
+    grouped_by: str = ""
 
     @property
     def name(self) -> str:
@@ -222,6 +238,12 @@ def rank_rule(label: str, operand: str, low: int, high: int, until: FeatureLevel
     """The rank of an operand, where it is known, is in a range."""
     words = f"{low}" if low == high else f"{low} to {high}"
     return ValidationRule(label, f"{operand} has rank {words}", RuleKind.RANK, (operand,), (low, high), until, types)
+
+
+def quantization_rule(result: str, source: str) -> ValidationRule:
+    """A quantised result has the scale and zero point of an input, or of all of a variadic one; validation compares."""
+    text = f"{result} and {source} have one scale and zero point"
+    return ValidationRule("SAME_QUANTIZATION", text, RuleKind.SAME_QUANTIZATION, (result, source), types=(Q8, Q8S))
 
 
 def activation_rule(label: str = "ACTIVATION") -> ExecutionRule:

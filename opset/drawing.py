@@ -173,7 +173,11 @@ class Draft:
     def operand(self, kind: OperandType, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> Argument:
         """A tensor of a type that no row says: one of the scope within the range, or a new one; for `put`."""
         found = self.scope.find(lambda a: a.type == kind and a.shape == shape and within(a, low, high))
-        return found or self.scope.add(self._fresh(kind, shape, (low, high), None, None, None))
+        return found or self.scope.add(self.fresh(kind, shape, low, high))
+
+    def fresh(self, kind: OperandType, shape: tuple[int, ...], low: float, high: float) -> Argument:
+        """A new tensor of a type that no row says, with scale and zero point if it has them."""
+        return self._fresh(kind, shape, (low, high), None, None, None)
 
     def common(self, name: str, percent: int = 55) -> tuple[float | None, int | None]:
         """Scale and zero point of an input, for its neighbours and the result; None where they are to differ.
@@ -271,7 +275,7 @@ def float_values(
         value.reshape(-1)[places] = rng.choice(special, len(places))
     stored = value.astype(info(kind).dtype)
     # Rounding to the stored type must not leave the range: a domain's edge may be forbidden (LOG of 0).
-    return np.clip(stored, np.asarray(low, stored.dtype), np.asarray(high, stored.dtype))
+    return np.asarray(np.clip(stored, np.asarray(low, stored.dtype), np.asarray(high, stored.dtype)))
 
 
 def integer_values(rng: np.random.Generator, shape: tuple[int, ...], span: tuple[float, float]) -> Array:

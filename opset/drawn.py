@@ -68,7 +68,8 @@ def _computed(draft: Draft, call: Call) -> Call:
         known, shape = replace(call.results[name], value=result.stored), result.stored.shape
         if known.shape != shape and 0 in known.shape:  # the values decide a size
             known = replace(known, shape=shape, declared=known.shape)
-        call = call.with_result(name, draft.scope.add(known))
+        # What is drawn at random is nothing that another operation's result could be foretold from.
+        call = call.with_result(name, known if call.definition.sampling else draft.scope.add(known))
     return call
 
 

@@ -83,17 +83,16 @@ def store(computed: Array, argument: Argument) -> Result:
         steps = np.asarray(computed, np.float64) / argument.scale + argument.zero_point
         steps = np.clip(np.where(np.isnan(steps), high, steps), low, high)
         return Result(quantize(computed, kind, argument.scale, argument.zero_point), steps)
-    if kind == OperandType.TENSOR_INT32:
-        stored = wrap_int32(computed)
-    else:
-        stored = computed.astype(info(kind).dtype)  # booleans, and stored values moved as they are
+    # What is left are whole numbers, booleans, and stored values moved as they are.
+    stored = wrap_int32(computed) if kind == OperandType.TENSOR_INT32 else computed.astype(info(kind).dtype)
     return Result(stored, stored.astype(np.float64))
 
 
 def allowance(call: Call, results: Mapping[str, Result], relaxed: bool = False) -> dict[str, Allowance]:
     """The error allowed in each result of a call whose inputs have values."""
-    if call.definition.allow is not None:
-        return dict(call.definition.allow(call, relaxed))
+    if call.definition.track is not None:
+        tracked = call.definition.track(call, {}, relaxed)
+        return {name: value.allowance() for name, value in tracked.items()}
     with np.errstate(all="ignore"):
         values = Values(call)
         exact = {name: result.exact for name, result in results.items()}
@@ -128,12 +127,16 @@ def _allow(
     unit = np.broadcast_to(np.asarray(bound.magnitude, np.float64) * 2.0 ** -(1 + bits), shape)
     flushed = (np.abs(exact[name]) < SMALLEST_NORMAL[bits]) & (unit > 0)
     unit = np.where(flushed, np.maximum(unit, SMALLEST_NORMAL[bits]), unit)
-    rule = ATOL[bits] + RTOL[bits] * np.abs(exact[name])
-    required = np.maximum(rule, 2 * bound.terms * unit)
+    required = np.maximum(tolerance(exact[name], bits), 2 * bound.terms * unit)
     # What is not finite is compared as it is: infinity with infinity of its sign. NaN is left open.
     required = np.where(np.isinf(exact[name]), 0.0, required)
     required = np.where(np.isnan(exact[name]), np.inf, required)
     return Allowance(required, unit if bound.terms else None, bound.terms)
+
+
+def tolerance(exact: Array, bits: int) -> Array:
+    """NNAPI's tolerance for floats with so many bits of mantissa, whatever is computed."""
+    return np.asarray(ATOL[bits] + RTOL[bits] * np.abs(exact))
 
 
 def rounded(exact: Array) -> Array:

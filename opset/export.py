@@ -16,6 +16,8 @@ import numpy as np
 from nnhal.operations import Form, OperandDef, ValidationRule, to_json
 from nnhal.types import FL1, FeatureLevel, OperandType
 from opset import FAMILIES, OPSET
+from opset.branch import Branch
+from opset.call import Argument
 from opset.definition import ROW_NAMES, ExecutionRule, OperationDef
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +87,7 @@ def _form(form: Form, *, alone: bool) -> Iterator[str]:
     counts = ", ".join(_count(count, level) for count, level in form.counts)
     if form.variadic:
         yield ""
-        yield f"At least {len(form.operands)} inputs."
+        yield f"At least {form.fewest} inputs."
     elif len(form.counts) > 1 or any(level > FL1 for _, level in form.counts):
         yield ""
         yield f"Numbers of inputs: {counts}; a smaller one leaves the last off."
@@ -102,7 +104,7 @@ def _operands(title: str, operands: Sequence[OperandDef]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for operand in operands:
         name = operand.name + ("..." if operand.variadic else "")
-        kind = "by row" if operand.type is None else operand.type.name
+        kind = "any" if operand.any_type else "by row" if operand.type is None else operand.type.name
         default = "" if operand.default is None else str(operand.default).lower()
         doc = operand.doc + (" May be omitted." if operand.omittable else "")
         yield f"| `{name}` | {kind} | {_ranks(operand)} | {default} | {_cell(doc)} |"
@@ -183,7 +185,9 @@ def _remarks(definition: OperationDef) -> Iterator[str]:
 def _value(value: object) -> str:
     if value is None:
         return "omitted"
-    listed = np.asarray(value).tolist()
+    if isinstance(value, Branch):
+        return f"a {value}"
+    listed = np.asarray(value.value if isinstance(value, Argument) else value).tolist()
     text = json.dumps(listed)
     return text if len(text) <= 120 else f"{text[:100]}... of shape {list(np.shape(listed))}"
 

@@ -87,7 +87,9 @@ def _argument(model: Model, operand: Operand, index: int, known: Mapping[int, Ar
         return replace(argument, value=known[index], shape=known[index].shape)
     if operand.lifetime == OperandLifeTime.SUBGRAPH:
         return replace(argument, branch=Branch(replace(model, main=model.referenced[operand.location.offset])))
-    return replace(argument, omitted=operand.lifetime == OperandLifeTime.NO_VALUE or index in known)
+    # An input of the model without a value was omitted by the client.
+    nothing = (OperandLifeTime.NO_VALUE, OperandLifeTime.SUBGRAPH_INPUT)
+    return replace(argument, omitted=operand.lifetime in nothing or index in known)
 
 
 def evaluate(

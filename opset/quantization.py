@@ -44,7 +44,8 @@ def float32(value: float) -> float:
 
 def round_half_away(values: Array) -> Array:
     """Nearest integer, ties away from zero, as floats."""
-    return np.trunc(values + np.copysign(0.5, values))
+    whole = np.trunc(values)
+    return np.asarray(whole + np.where(np.abs(values - whole) >= 0.5, np.sign(values), 0.0))
 
 
 def limits(operand_type: OperandType) -> tuple[int, int]:
@@ -56,11 +57,11 @@ def limits(operand_type: OperandType) -> tuple[int, int]:
 def quantize(real: Array, operand_type: OperandType, scale: float, zero_point: int) -> Array:
     """Stored form of real values: zeroPoint + round_half_away(x / scale), saturated; NaN becomes the largest."""
     low, high = limits(operand_type)
-    steps = np.asarray(real, np.float64) / scale + zero_point
-    steps = np.where(np.isnan(steps), high, steps)
+    steps = np.asarray(real, np.float64) / scale
+    steps = np.clip(np.where(np.isnan(steps), np.inf, steps), low - zero_point - 1, high - zero_point + 1)
     # x / scale is rounded before the zero point is added, so that a tie goes away from the real zero.
-    rounded = round_half_away(steps - zero_point) + zero_point
-    return np.clip(rounded, low, high).astype(info(operand_type).dtype)
+    rounded = round_half_away(steps) + zero_point
+    return np.asarray(np.clip(rounded, low, high).astype(info(operand_type).dtype))
 
 
 def wrap_int32(values: Array) -> Array:

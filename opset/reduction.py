@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from nnhal.operations import TypeRow
-from nnhal.types import FL2, FL3, FL4, Array, FeatureLevel, OperandType, OperationType
-from opset.call import Argument, Call, int32_tensor
+from nnhal.types import FL2, FL3, FL4, Array, OperandType, OperationType
+from opset.call import Call
 from opset.definition import (
     B8,
     F16,
@@ -21,141 +20,68 @@ from opset.definition import (
     ROW_NAMES,
     Bound,
     Example,
-    ExecutionRule,
     OperationDef,
     Shapes,
-    boolean,
     exact,
     form,
     int32,
-    int32_list,
     magnitude,
-    rank_rule,
     same,
     tensor,
 )
 from opset.drawing import Draft
+from opset.elementwise import FINITE
 from opset.normalization import axis_rule
 from opset.quantization import QUANTIZED
-from opset.reshaping import ints_of, same_quantization, same_quantization_rule
+from opset.reduction_axes import (
+    AXES,
+    AXES_RULE,
+    KEEP_DIMS,
+    RANK_INPUT,
+    REDUCED,
+    crowded,
+    draw_axes,
+    draw_reduction,
+    draw_shape,
+    in_front,
+    infer_reduced,
+    is_inside,
+    orders,
+    reduced_count,
+)
+from opset.reshaping import same_quantization, same_quantization_rule
 from opset.shapes import normal_axis
 from opset.values import Values
 
 NAMES = ("input", "output")
 INT32 = np.iinfo(np.int32)
-LARGEST = {F32: float(np.finfo(np.float32).max), F16: float(np.finfo(np.float16).max)}
+COMPARED = ((F32, FL3), (F16, FL3), (I32, FL3), (Q8, FL3), (Q8S, FL4))
 LOOP = "a loop over the elements, each put into the place that its remaining coordinates name"
-RANK_INPUT = rank_rule("RANK_INPUT", "input", 1, 4)
-AXES = int32_list("axes", "Dimensions to reduce, each in [-n, n); a repeated one counts once.")
-KEEP_DIMS = boolean("keep_dims", "Reduced dimensions stay, with size 1.")
-REDUCED = "Input without the reduced dimensions, or with 1 in their place; [1] when none is left"
-
-# --- shapes and rules -------------------------------------------------------------------------------------------------
-
-
-def _axes(call: Call) -> tuple[int, ...]:
-    """The reduced dimensions, each once, in rising order."""
-    rank = call["input"].rank
-    return tuple(sorted({normal_axis(axis, rank) for axis in ints_of(call, "axes")}))
-
-
-def _count(call: Call) -> int:
-    """Number of elements behind each of the result."""
-    return math.prod(call["input"].shape[axis] for axis in _axes(call))
-
-
-def _reduced(call: Call) -> Shapes:
-    axes, shape = _axes(call), call["input"].shape
-    if call["keep_dims"].item() > 0:
-        return {"output": tuple(1 if axis in axes else size for axis, size in enumerate(shape))}
-    return {"output": tuple(size for axis, size in enumerate(shape) if axis not in axes) or (1,)}
-
-
-def _in_front(call: Call, x: Array) -> Array:
-    """An array of the input's shape, with all that is reduced along axis 0 and the result's shape behind it."""
-    axes = _axes(call)
-    rest = [axis for axis in range(x.ndim) if axis not in axes]
-    return x.transpose([*axes, *rest]).reshape(_count(call), *_reduced(call)["output"])
-
-
-def _axes_in_range(call: Call) -> bool:
-    rank = call["input"].rank
-    return all(-rank <= axis < rank for axis in ints_of(call, "axes"))
-
-
-def _break_axes(call: Call) -> Call:
-    return call.with_input("axes", int32_tensor((*ints_of(call, "axes")[:-1], call["input"].rank)))
-
-
-AXES_RULE = ExecutionRule("AXES", "each axis is in [-n, n) for input of rank n", _axes_in_range, _break_axes)
-
-# --- draws ------------------------------------------------------------------------------------------------------------
-
-
-def _draw_axes(draft: Draft, shape: tuple[int, ...]) -> int:
-    """Axes in any order, negative or not, at times repeated; all of them one time in eight. Returns their size."""
-    rank = len(shape)
-    number = rank if draft.chance(12) else draft.integer(1, max(1, rank - 1))
-    left = list(range(rank))
-    axes = [left.pop(draft.integer(0, len(left) - 1)) for _ in range(number)]
-    listed = [axis - rank if draft.chance(35) else axis for axis in axes]
-    if draft.chance(25):
-        again = draft.choose(axes)
-        listed.append(again - rank if draft.chance(50) else again)
-    draft.ints("axes", listed)
-    return math.prod(shape[axis] for axis in axes)
-
-
-def _draw_shape(draft: Draft) -> tuple[int, ...]:
-    """Mostly several dimensions, so that something is left; at times one long one, for sums of many terms."""
-    if draft.chance(12):
-        return (draft.integer(200, 600), draft.integer(1, 6))
-    rank = draft.choose((1, 2, 2, 3, 3, 3, 4, 4, 4))
-    return draft.shape((rank, rank), draft.choose((5, 7, 9) if rank > 2 else (7, 13, 40)))
-
-
-def _draw_reduction(draft: Draft, low: float, high: float, accept: tuple[float, float] | None = None,
-                    adjust: Callable[[Array], Array] | None = None) -> None:  # fmt: skip
-    found = draft.scope.find(lambda a: a.type == draft.type("input") and 1 <= a.rank <= 4 and _inside(a, accept))
-    if found is not None:
-        draft.put("input", found)
-    else:
-        draft.tensor("input", _draw_shape(draft), low=low, high=high, adjust=adjust)
-    _draw_axes(draft, draft["input"].shape)
-    draft.scalar("keep_dims", draft.choose((0, 1)))
-
-
-def _inside(argument: Argument, span: tuple[float, float] | None) -> bool:
-    """Whether an operand has values, and floats within a range."""
-    value = argument.value
-    if value is None or not value.size:
-        return False
-    return span is None or value.dtype.kind != "f" or bool(span[0] <= value.min() and value.max() <= span[1])
-
 
 # --- MEAN, REDUCE_SUM -------------------------------------------------------------------------------------------------
 
 
 def _sum(v: Values) -> Mapping[str, Array]:
     terms, scale = v.factor("input")
-    total = v.sum(_in_front(v.call, terms), 0)
+    total = v.sum(in_front(v.call, terms), 0)
     return {"output": total if terms.dtype.kind == "f" else total * scale}
 
 
 def _mean(v: Values) -> Mapping[str, Array]:
     total = _sum(v)["output"]
-    return {"output": total / total.dtype.type(_count(v.call))}
+    return {"output": total / total.dtype.type(reduced_count(v.call))}
 
 
 def _bound_sum(kernel: Callable[[Values], Mapping[str, Array]], more: int) -> Callable[..., Bound]:
     """One rounding for each term, and more for what follows."""
-    return lambda v, results: Bound(magnitude(kernel, v, "output"), _count(v.call) + more)
+    return lambda v, results: Bound(magnitude(kernel, v, "output"), reduced_count(v.call) + more)
 
 
 def _draw_sum(draft: Draft) -> None:
     low, high = draft.choose(((-2.0, 2.0), (-2.0, 2.0), (0.3, 2.0), (-2.0, 0.5), (-30.0, 30.0)))
+    side = draft.choose((0, 0, 1, -1)) if draft.type("input") in QUANTIZED else 0
     # The sum of all magnitudes stays below what float16 holds, whatever the order.
-    _draw_reduction(draft, low, high, accept=(-10.0, 10.0))
+    draw_reduction(draft, low, high, accept=(-10.0, 10.0), adjust=lambda value: crowded(value, side))
 
 
 def _draw_mean(draft: Draft) -> None:
@@ -181,7 +107,7 @@ MEAN = OperationDef(
     results=(tensor("output", f"{REDUCED}; scale and zero point of input.", 1, 4),),
     rows=same(NAMES, (F32, FL2), (Q8, FL2), (F16, FL3), (Q8S, FL4)),
     rules=(RANK_INPUT, AXES_RULE, same_quantization_rule("input", "output")),
-    infer=_reduced,
+    infer=infer_reduced,
     kernel=_mean,
     bound=_bound_sum(_mean, 2),
     draw=_draw_mean,
@@ -211,7 +137,7 @@ REDUCE_SUM = OperationDef(
     results=(tensor("output", f"{REDUCED}.", 1, 4),),
     rows=same(NAMES, (F32, FL3), (F16, FL3)),
     rules=(RANK_INPUT, AXES_RULE),
-    infer=_reduced,
+    infer=infer_reduced,
     kernel=_sum,
     bound=_bound_sum(_sum, 0),
     draw=_draw_sum,
@@ -235,30 +161,27 @@ DEVIATIONS = 4.5  # of the logarithm of a product; no draw comes near
 
 
 def _product(v: Values) -> Mapping[str, Array]:
-    factors = _in_front(v.call, v["input"])
+    factors = in_front(v.call, v["input"])
     if v.arithmetic.order == "reversed":
         factors = factors[::-1]
     return {"output": np.multiply.reduce(factors, axis=0)}
 
 
 def _bound_product(v: Values, results: Mapping[str, Array]) -> Bound:
-    return Bound(np.abs(results["output"]), _count(v.call))
-
-
-def _orders(argument: Argument) -> float:
-    """Binary orders of magnitude that a product of any elements of an operand may reach."""
-    assert argument.value is not None
-    sizes = np.abs(argument.value.astype(np.float64))
-    return float(np.abs(np.log2(sizes[sizes > 0])).sum())
+    return Bound(np.abs(results["output"]), reduced_count(v.call))
 
 
 def _draw_product(draft: Draft) -> None:
     kind = draft.type("input")
     found = draft.scope.find(
-        lambda a: a.type == kind and 1 <= a.rank <= 4 and _inside(a, (-1e3, 1e3)) and _orders(a) <= PRODUCT_BITS
+        lambda a: a.type == kind and 1 <= a.rank <= 4 and is_inside(a, (-1e3, 1e3)) and orders(a) <= PRODUCT_BITS
     )
-    shape = found.shape if found is not None else draft.shape((1, 4), draft.choose((3, 4, 5)))
-    factors = _draw_axes(draft, shape)
+    shape = (
+        found.shape
+        if found is not None
+        else draft.shape((1, 2) if draft.chance(20) else (3, 4), draft.choose((5, 7, 9)))
+    )
+    factors = draw_axes(draft, shape)
     reach = min(1.0, PRODUCT_BITS / DEVIATIONS / math.sqrt(factors))
     zero = draft.chance(20)
 
@@ -284,7 +207,7 @@ REDUCE_PROD = OperationDef(
     results=(tensor("output", f"{REDUCED}.", 1, 4),),
     rows=same(NAMES, (F32, FL3), (F16, FL3)),
     rules=(RANK_INPUT, AXES_RULE),
-    infer=_reduced,
+    infer=infer_reduced,
     kernel=_product,
     bound=_bound_product,
     draw=_draw_product,
@@ -308,7 +231,7 @@ def _chosen(choose: np.ufunc) -> Callable[[Values], Mapping[str, Array]]:
     """A kernel that gives one of the stored values."""
 
     def kernel(v: Values) -> Mapping[str, Array]:
-        return {"output": choose.reduce(_in_front(v.call, v.stored("input")), axis=0)}
+        return {"output": choose.reduce(in_front(v.call, v.stored("input")), axis=0)}
 
     return kernel
 
@@ -328,7 +251,7 @@ def _draw_extremum(sign: float) -> Callable[[Draft], None]:
         kind = draft.type("input")
         floats = kind in (F32, F16)
         spans = [(-2.0, 2.0), (-2.0, -0.3), (0.3, 2.0)]
-        spans += [(-LARGEST[kind], LARGEST[kind])] if floats else []
+        spans += [FINITE] if floats else []
         low, high = draft.choose(spans)
         won, lost = floats and draft.chance(15), floats and draft.chance(15)
 
@@ -341,7 +264,7 @@ def _draw_extremum(sign: float) -> Callable[[Draft], None]:
                 flat[0] = -sign * np.inf
             return value
 
-        _draw_reduction(draft, low, high, adjust=plant)
+        draw_reduction(draft, low, high, adjust=plant)
 
     return draw
 
@@ -355,7 +278,7 @@ def _extremum(code: OperationType, words: str, sign: float, examples: tuple[Exam
         results=(tensor("output", f"{REDUCED}; scale and zero point of input.", 1, 4),),
         rows=same(NAMES, (F32, FL3), (F16, FL3), (Q8, FL3), (Q8S, FL4)),
         rules=(RANK_INPUT, AXES_RULE, same_quantization_rule("input", "output")),
-        infer=_reduced,
+        infer=infer_reduced,
         kernel=_chosen(np.maximum if sign > 0 else np.minimum),
         bound=exact,
         draw=_draw_extremum(sign),
@@ -408,9 +331,9 @@ def _draw_logical(common: int) -> Callable[[Draft], None]:
     """Booleans of which so many are the common one that results of either kind are about as frequent."""
 
     def draw(draft: Draft) -> None:
-        found = draft.scope.find(lambda a: a.type == B8 and 1 <= a.rank <= 4 and _inside(a, None))
-        shape = found.shape if found is not None else _draw_shape(draft)
-        factors = _draw_axes(draft, shape)
+        found = draft.scope.find(lambda a: a.type == B8 and 1 <= a.rank <= 4 and is_inside(a, None))
+        shape = found.shape if found is not None else draw_shape(draft)
+        factors = draw_axes(draft, shape)
         if found is not None:
             draft.put("input", found)
         else:
@@ -429,8 +352,8 @@ def _logical(code: OperationType, words: str, common: int, choose: np.ufunc, exa
         results=(tensor("output", f"{REDUCED}.", 1, 4),),
         rows=same(NAMES, (B8, FL3)),
         rules=(RANK_INPUT, AXES_RULE),
-        infer=_reduced,
-        kernel=lambda v: {"output": choose.reduce(_in_front(v.call, v["input"]), axis=0)},
+        infer=infer_reduced,
+        kernel=lambda v: {"output": choose.reduce(in_front(v.call, v["input"]), axis=0)},
         bound=exact,
         draw=_draw_logical(common),
         examples=(example,),
@@ -477,20 +400,20 @@ def _beside_nan(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
 
 
 def _draw_position(sign: float) -> Callable[[Draft], None]:
-    """Values with ties at the winning end, or alike in what float32 keeps of them, or infinite, or any."""
+    """Values with ties at the winning end, or close to one another, or infinite, or any."""
 
     def draw(draft: Draft) -> None:
         kind = draft.type("input")
-        way = draft.choose(("ties", "ties", "any", "large"))
+        way = draft.choose(("ties", "ties", "any", "close", "infinite"))
         rank = draft.choose((1, 2, 3, 3, 4, 4, 5))
-        found = draft.scope.find(lambda a: a.type == kind and 1 <= a.rank <= 5 and _inside(a, None))
+        found = draft.scope.find(lambda a: a.type == kind and 1 <= a.rank <= 5 and is_inside(a, None))
         shape = found.shape if found is not None else draft.shape((rank, rank), draft.choose((4, 6, 9)))
         low, high, step = _levels(kind, way)
 
         def plant(value: Array) -> Array:
-            if way == "large":
-                return value if kind in QUANTIZED or kind == I32 else _with_infinity(value, sign)
-            return value if way == "any" else value // step * step
+            if way == "infinite" and kind in (F32, F16):
+                return _with_infinity(value, sign)
+            return value // step * step if way == "ties" else value
 
         if found is not None:
             draft.put("input", found)
@@ -502,14 +425,13 @@ def _draw_position(sign: float) -> Callable[[Draft], None]:
 
 
 def _levels(kind: OperandType, way: str) -> tuple[float, float, float]:
-    """Range of the values, and the distance of the levels that make ties."""
+    """Range of the values, and the distance of the levels that make ties. Close ones are so in fewer bits alone."""
     if kind == I32:
-        if way == "large":
-            return INT32.max - 40, INT32.max, 1
-        return (-3, 3, 1) if way == "ties" else (INT32.min, INT32.max, 1)
-    if kind in QUANTIZED:
-        return -2.0, 2.0, 64
-    return -2.0, 2.0, 1.0
+        spans = {"ties": (-3, 3), "close": (INT32.max - 40, INT32.max)}
+        return (*spans.get(way, (INT32.min, INT32.max)), 1)
+    if kind == F32 and way == "close":
+        return 1.0, 1.0 + 2**-11, 1.0
+    return -2.0, 2.0, 64 if kind in QUANTIZED else 1.0
 
 
 def _with_infinity(value: Array, sign: float) -> Array:
@@ -517,10 +439,6 @@ def _with_infinity(value: Array, sign: float) -> Array:
     flat[-1] = sign * np.inf
     flat[0] = -sign * np.inf
     return value
-
-
-def _to_int32(kind: OperandType, since: FeatureLevel) -> TypeRow:
-    return TypeRow(ROW_NAMES[kind], since, {"input": kind, "output": I32})
 
 
 def _position(code: OperationType, words: str, sign: float, examples: tuple[Example, ...]) -> OperationDef:
@@ -536,9 +454,7 @@ def _position(code: OperationType, words: str, sign: float, examples: tuple[Exam
             ),
         ),
         results=(tensor("output", "Input without the axis; [1] for an input of rank 1.", 1, None),),
-        rows=tuple(
-            _to_int32(kind, since) for kind, since in ((F32, FL3), (F16, FL3), (I32, FL3), (Q8, FL3), (Q8S, FL4))
-        ),
+        rows=tuple(TypeRow(ROW_NAMES[kind], since, {"input": kind, "output": I32}) for kind, since in COMPARED),
         rules=(axis_rule("input"),),
         infer=_without_axis,
         kernel=_first(np.argmax if sign > 0 else np.argmin),

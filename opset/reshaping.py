@@ -1,4 +1,4 @@
-"""The same values in another shape or order: RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE."""
+"""The same values in another shape or order: RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE RANK."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from nnhal.types import FL1, FL2, FL3, FL4, FL6, Array, OperationType
+import numpy as np
+
+from nnhal.operations import OperandDef, TypeRow
+from nnhal.types import FL1, FL2, FL3, FL4, FL6, Array, OperandType, OperationType
 from opset.call import Argument, Call, int32_tensor, with_shape, with_value
 from opset.definition import (
+    B8,
     F16,
     F32,
     I32,
     Q8,
+    Q8CH,
     Q8S,
+    ROW_NAMES,
     Example,
     ExecutionRule,
     OperationDef,
@@ -32,6 +38,8 @@ from opset.shapes import normal_axis
 from opset.values import Values
 
 NAMES = ("input", "output")
+Q16, Q16S = OperandType.TENSOR_QUANT16_ASYMM, OperandType.TENSOR_QUANT16_SYMM
+Q8Y = OperandType.TENSOR_QUANT8_SYMM
 SECOND_OPINION = "a loop over elements that computes flat positions from row-major strides"
 
 
@@ -396,4 +404,38 @@ TRANSPOSE = OperationDef(
         ),
     ),
     second_opinion=SECOND_OPINION,
+)
+
+# --- RANK -------------------------------------------------------------------------------------------------------------
+
+ANY_TENSOR = {**ROW_NAMES, Q16S: "quant16_symm", Q8CH: "per_channel", Q16: "quant16_asymm", Q8Y: "quant8_symm"}
+ANY_TENSOR_ORDER = (F32, F16, I32, Q8, Q16S, B8, Q8CH, Q16, Q8Y, Q8S)
+
+
+def _draw_rank(draft: Draft) -> None:
+    kind = draft.type("input")
+    found = draft.scope.find(lambda a: a.type == kind)
+    if found is not None:
+        draft.put("input", found)
+        return
+    shape = draft.shape((1, draft.choose((4, 4, 6))), draft.choose((3, SMALL)))
+    draft.tensor("input", shape, channel_dim=draft.integer(0, len(shape) - 1) if kind == Q8CH else None)
+
+
+RANK = OperationDef(
+    code=OperationType.RANK,
+    doc="The number of dimensions, whatever the tensor holds. The result is a scalar, as of no other operation.",
+    forms=(form(tensor("input", "Source, of any type.", 1, None), since=FL4),),
+    results=(OperandDef("output", "The rank.", OperandType.INT32),),
+    rows=tuple(TypeRow(ANY_TENSOR[kind], FL4, {"input": kind}) for kind in ANY_TENSOR_ORDER),
+    rules=(),
+    infer=lambda call: {"output": ()},
+    kernel=lambda v: {"output": np.array(v.call["input"].rank)},
+    bound=exact,
+    draw=_draw_rank,
+    examples=(
+        Example("float32", {"input": [[[1.5], [-2.0]]]}, {"output": 3}),
+        Example("per_channel", {"input": [[1, -2], [3, 4]]}, {"output": 2}, {"input": ((0.5, 0.25), 1)}),
+    ),
+    second_opinion="the number of sizes in the model's own record of the operand",
 )

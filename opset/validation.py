@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from nnhal.model import Operand, Subgraph
 from nnhal.operations import RuleKind, ValidationRule
-from nnhal.types import FeatureLevel
+from nnhal.types import FeatureLevel, OperandLifeTime, OperandType
+from nnhal.validation_operation import control_flow_violations
 from opset.call import Argument, Call, with_shape
 from opset.definition import ExecutionRule
 from opset.quantization import float32
@@ -34,6 +36,8 @@ def holds(rule: ValidationRule | ExecutionRule, call: Call) -> bool:
     """Whether a call keeps a rule. Calls have known shapes, so nothing passes for being unknown."""
     if isinstance(rule, ExecutionRule):
         return rule.holds(call)
+    if rule.kind in (RuleKind.GRAPH, RuleKind.GRAPH_SIZES):
+        return _graphs_fit(rule, call)
     return _HOLDS[rule.kind](rule, [a for name in rule.operands for a in arguments(call, name)])
 
 
@@ -121,6 +125,21 @@ def _same_dimension(rule: ValidationRule, operands: list[Argument]) -> bool:
     return operands[0].shape[rule.values[0]] == operands[1].shape[rule.values[1]]
 
 
+def _condition(rule: ValidationRule, operands: list[Argument]) -> bool:
+    del rule
+    return operands[0].type == OperandType.TENSOR_BOOL8 and operands[0].shape == (1,)
+
+
+def _graphs_fit(rule: ValidationRule, call: Call) -> bool:
+    from opset.graph import model_of  # it knows all operations, and so their rules
+
+    model, _ = model_of(call)
+    operation, operands = model.main.operations[0], model.main.operands
+    inputs, outputs = [operands[i] for i in operation.inputs], [operands[i] for i in operation.outputs]
+    found = control_flow_violations(operation.type, inputs, outputs, model)
+    return f"{call.definition.name}.{rule.label}" not in [label for label, _ in found]
+
+
 _HOLDS: dict[RuleKind, Callable[[ValidationRule, list[Argument]], bool]] = {
     RuleKind.RANK: _rank,
     RuleKind.RANK_KNOWN: _rank,
@@ -131,6 +150,7 @@ _HOLDS: dict[RuleKind, Callable[[ValidationRule, list[Argument]], bool]] = {
     RuleKind.SAME_SHAPE: _same_shape,
     RuleKind.MULTIPLE: _multiple,
     RuleKind.SAME_DIMENSION: _same_dimension,
+    RuleKind.CONDITION: _condition,
 }
 
 
@@ -233,6 +253,42 @@ def _break_dimension(rule: ValidationRule, call: Call) -> Call | None:
     return with_shape(call, name, tuple(shape))
 
 
+def _break_condition(rule: ValidationRule, call: Call) -> Call | None:
+    return with_shape(call, rule.operands[0], (2,))
+
+
+def _break_graph(rule: ValidationRule, call: Call) -> Call | None:
+    """A graph that takes one operand more than there are."""
+    return _with_graph(rule, call, lambda graph: _with_input(graph, Operand(OperandType.INT32)))
+
+
+def _break_sizes(rule: ValidationRule, call: Call) -> Call | None:
+    """A graph that leaves a size of what it takes open."""
+
+    def opened(graph: Subgraph) -> Subgraph:
+        index = next(i for i in graph.input_indexes if graph.operands[i].dimensions)
+        operands = list(graph.operands)
+        operands[index] = replace(operands[index], dimensions=(0, *operands[index].dimensions[1:]))
+        return replace(graph, operands=tuple(operands))
+
+    return _with_graph(rule, call, opened)
+
+
+def _with_graph(rule: ValidationRule, call: Call, change: Callable[[Subgraph], Subgraph]) -> Call | None:
+    name = rule.operands[0]
+    branch = call[name].branch
+    if branch is None:
+        return None
+    model = replace(branch.model, main=change(branch.model.main))
+    return call.with_input(name, replace(call[name], branch=replace(branch, model=model)))
+
+
+def _with_input(graph: Subgraph, operand: Operand) -> Subgraph:
+    taken = replace(operand, lifetime=OperandLifeTime.SUBGRAPH_INPUT)
+    indexes = (*graph.input_indexes, len(graph.operands))
+    return replace(graph, operands=(*graph.operands, taken), input_indexes=indexes)
+
+
 _BROKEN: dict[RuleKind, Callable[[ValidationRule, Call], Call | None]] = {
     RuleKind.RANK: _break_rank,
     RuleKind.RANK_KNOWN: _break_rank_known,
@@ -243,4 +299,7 @@ _BROKEN: dict[RuleKind, Callable[[ValidationRule, Call], Call | None]] = {
     RuleKind.SAME_SHAPE: _break_same_shape,
     RuleKind.MULTIPLE: _break_multiple,
     RuleKind.SAME_DIMENSION: _break_dimension,
+    RuleKind.CONDITION: _break_condition,
+    RuleKind.GRAPH: _break_graph,
+    RuleKind.GRAPH_SIZES: _break_sizes,
 }

@@ -98,7 +98,7 @@ class Values:
             centred = stored.astype(np.int64) - argument.zero_point
             real = centred.astype(dtype) * dtype(1) * np.asarray(self._scale(argument), dtype)
         elif argument.type in (OperandType.TENSOR_BOOL8, OperandType.BOOL):
-            return stored != 0
+            return np.asarray(stored != 0)
         else:
             return stored.astype(np.int64)
         return np.abs(real) if self.absolute else real

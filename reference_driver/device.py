@@ -21,8 +21,8 @@ from nnhal.device import (
     Traits,
 )
 from nnhal.errors import DriverError, UsageError
-from nnhal.model import Model
-from nnhal.types import DeviceType, ErrorStatus, ExecutionMode, FeatureLevel, OperandType
+from nnhal.model import Model, Operation, Subgraph
+from nnhal.types import DeviceType, ErrorStatus, ExecutionMode, FeatureLevel, OperandLifeTime, OperandType
 from nnhal.validate import validate_compilation, validate_model
 from opset import OPSET
 from opset.values import Arithmetic
@@ -37,6 +37,15 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise UsageError(f"driver option {name}={value} of reference is unknown; give one of {', '.join(allowed)}")
     return value
+
+
+def _defined(model: Model, graph: Subgraph, operation: Operation) -> bool:
+    """Whether an operation has a definition, and those of the graphs that it runs."""
+    if operation.type not in OPSET:
+        return False
+    operands = [graph.operands[i] for i in operation.inputs]
+    run = [model.referenced[o.location.offset] for o in operands if o.lifetime == OperandLifeTime.SUBGRAPH]
+    return all(_defined(model, inner, step) for inner in run for step in inner.operations)
 
 
 class ReferenceDevice(Device):
@@ -64,7 +73,7 @@ class ReferenceDevice(Device):
 
     def get_supported_operations(self, model: Model) -> list[bool]:
         validate_model(model, self.feature_level)
-        return [operation.type in OPSET for operation in model.main.operations]
+        return [_defined(model, model.main, operation) for operation in model.main.operations]
 
     def explain_unsupported(self, model: Model) -> list[str | None]:
         supported = self.get_supported_operations(model)

@@ -24,9 +24,11 @@ from nnhal.device import (
 from nnhal.errors import DriverError, invalid
 from nnhal.fences import SharedFence
 from nnhal.model import Model, Request
-from nnhal.types import ErrorStatus, FeatureLevel
+from nnhal.types import LOOP_TIMEOUT_DEFAULT_NS, Array, ErrorStatus, FeatureLevel
 from nnhal.validate import validate_execution, validate_request, validate_tokens
+from opset.branch import LoopTimedOutError
 from opset.call import Call
+from opset.evaluate import Result
 from opset.graph import evaluate
 from opset.validation import violations
 from opset.values import Arithmetic
@@ -106,10 +108,23 @@ class ReferencePreparedModel(PreparedModel):
             raise DriverError(ErrorStatus.MISSED_DEADLINE_PERSISTENT, "the deadline for executing is past")
         inputs = read_inputs(self._model, request)
         launched = time.perf_counter_ns()
-        results = evaluate(self._model, inputs, self._arithmetic, check=_check)
+        results = self._evaluate(inputs, config, deadline)
         done = time.perf_counter_ns()
         timing = Timing(done - launched, done - started) if config.measure_timing else NO_TIMING
         return write_outputs(self._model, request, [result.stored for result in results], timing)
+
+    def _evaluate(self, inputs: Sequence[Array | None], config: ExecutionConfig, deadline: int | None) -> list[Result]:
+        def check(call: Call) -> None:
+            if deadline is not None and time.monotonic_ns() >= deadline:
+                raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, "the deadline passed while executing")
+            _check(call)
+
+        limit = config.loop_timeout_duration
+        try:
+            limit = LOOP_TIMEOUT_DEFAULT_NS if limit is None else limit
+            return evaluate(self._model, inputs, self._arithmetic, check, limit)
+        except LoopTimedOutError as error:
+            raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, str(error)) from None
 
 
 def _check(call: Call) -> None:

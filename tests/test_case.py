@@ -41,6 +41,7 @@ EXPECTED = Expected(
     np.full((2, 2), 2.0**-24),
     3.5,
     exact=True,
+    sums=False,
 )
 WHOLE = Expected("more", OperandType.TENSOR_INT32, (0, 3), np.zeros((0, 3)), np.zeros((0, 3)))
 STEPS = (

@@ -90,7 +90,7 @@ def test_a_shape_with_nothing_in_it(arena: Arena) -> None:
         (OUTPUTS, "output", lambda m: m.outputs[0].offset - 1, "1 bytes before output 0"),
         (OUTPUTS, "output", lambda m: m.outputs[0].offset - CANARY, f"{CANARY} bytes before output 0"),
         (OUTPUTS, "output", lambda m: m.outputs[0].offset + 40, "0 bytes behind the end of output 0"),
-        (OUTPUTS, "output", lambda m: m.used[OUTPUTS] - 1, "behind the end of output 0"),
+        (OUTPUTS, "output", lambda m: m.areas[OUTPUTS].used - 1, "behind the end of output 0"),
         (INPUTS, "input", lambda m: 0, f"{CANARY} bytes before input 0"),
         (INPUTS, "input", lambda m: m.inputs[0].offset + 40, "0 bytes behind the end of input 0"),
         (INPUTS, "input", lambda m: m.inputs[1].offset - 1, "1 bytes before input 1"),

@@ -19,7 +19,8 @@ from harness.run import Outcome, StepOutcome
 from nnhal.types import Array, ErrorStatus, OperationType
 from opset import OPSET
 from opset.graph import evaluate
-from tests.kernel_faults import FAULTS, LEGAL, Fault
+from tests.kernel_faults import FAULTS, LEGAL
+from tests.wrong_kernels import Fault
 
 NOTICED = ("FAIL", "POOR")
 ROWS: list[str] = []

@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from nnhal.device import CompilationConfig, ExecutionConfig, ExecutionResult
+from nnhal.device import CompilationConfig, ExecutionConfig, ExecutionResult, PreparedModel
 from nnhal.errors import DriverError, UsageError
 from nnhal.loading import ROOT, DriverSpec, load
 from nnhal.memory import BytesMemory
@@ -42,7 +42,7 @@ from opset.source import SeededSource
 schema: ModuleType = pytest.importorskip("ai_edge_litert.schema_py_generated")
 pytest.importorskip("flatbuffers")
 
-from drivers.litert import RESOLVERS, LiteRT  # noqa: E402
+from drivers.litert import RESOLVERS, LiteRT, _Prepared  # noqa: E402
 from drivers.litert_translate import TRANSLATORS, windows  # noqa: E402
 from drivers.litert_translate.flatbuffer import FlatModel, Quantization  # noqa: E402
 
@@ -228,6 +228,13 @@ def test_a_model_without_its_translation_is_refused() -> None:
         assert caught.value.status == ErrorStatus.GENERAL_FAILURE
 
 
+def test_a_scalar_that_is_no_constant_is_refused() -> None:
+    model = add_model()
+    operands = (*model.main.operands[:2], Operand(I32, lifetime=INPUT), model.main.operands[3])
+    graph = replace(model.main, operands=operands, input_indexes=(0, 1, 2))
+    assert "attribute" in str(LiteRT.translate(replace(model, main=graph), {}).unsupported[0])
+
+
 # --- execution --------------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +256,14 @@ def test_timing_is_given_when_asked_for() -> None:
     assert timing.time_in_driver is not None
     assert 0 < timing.time_on_device <= timing.time_in_driver
     assert prepared.execute_synchronously(request).timing.time_in_driver is None
+
+
+def test_any_byte_but_0_is_true() -> None:
+    tensor = Operand(OperandType.TENSOR_BOOL8, (4,))
+    operands = (replace(tensor, lifetime=INPUT), replace(tensor, lifetime=OUTPUT))
+    model = Model(Subgraph(operands, (Operation(OperationType.LOGICAL_NOT, (0,), (1,)),), (0,), (1,)))
+    stored = np.array([0, 1, 2, 255], np.uint8)
+    assert run(LiteRT(), model, [stored], [stored])[0].tolist() == [1, 0, 0, 0]
 
 
 def test_a_short_output_is_told() -> None:
@@ -280,6 +295,18 @@ def test_executions_at_the_same_time_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_models_prepared_at_the_same_time_share_nothing() -> None:
+    device, model = LiteRT(), translated(add_model())
+    device.get_supported_operations(model)
+    prepared: list[PreparedModel] = []
+    threads = [threading.Thread(target=lambda: prepared.append(device.prepare_model(model))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(one._idle[0]) for one in prepared if isinstance(one, _Prepared)}) == 8
 
 
 def test_two_prepared_models_of_one_model_have_their_own_state() -> None:

@@ -24,6 +24,7 @@ from opset.validation import applies, broken, holds, violations
 SIGNATURES = [(d, s) for d in OPSET.values() for s in d.signatures]
 IDS = [f"{d.name}-{s.id}" for d, s in SIGNATURES]
 DRAWS = 40
+READ_NO_VALUES = ("RANK",)
 
 
 def draws(definition: OperationDef, signature: Signature, count: int = DRAWS) -> Iterator[Call]:
@@ -39,7 +40,8 @@ def test_draws_are_valid_and_inferred(definition: OperationDef, signature: Signa
         for name, result in run_call(call).items():
             assert result.stored.shape == call.results[name].shape, name
             assert result.stored.size > 0
-            assert np.array_equal(result.stored, call.results[name].value, equal_nan=True)
+            if definition.sampling is None:
+                assert np.array_equal(result.stored, call.results[name].value, equal_nan=True)
 
 
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
@@ -108,6 +110,8 @@ def changed(call: Call, name: str, rng: np.random.Generator) -> Call | None:
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_every_operand_matters(definition: OperationDef, signature: Signature) -> None:
     """Values of one input in another order must leave what is allowed in half of the draws or more."""
+    if definition.name in READ_NO_VALUES:
+        return
     rng = np.random.default_rng(11)
     tried: dict[str, int] = {}
     noticed: dict[str, int] = {}
@@ -127,7 +131,7 @@ def test_every_operand_matters(definition: OperationDef, signature: Signature) -
 FAULTS = {
     "all zero": np.zeros_like,
     "first element dropped": lambda x: np.roll(x, 1),
-    "last axis reversed": lambda x: x[..., ::-1],
+    "last axis reversed": lambda x: x[..., ::-1] if x.ndim else x,
     "negated": lambda x: ~x if x.dtype.kind in "iu" else -x,
 }
 
@@ -140,7 +144,7 @@ def test_generic_faults_are_found(definition: OperationDef, signature: Signature
     for call in draws(definition, signature):
         truth = run_call(call)
         for label, fault in FAULTS.items():
-            wrong = {n: fault(r.stored) if r.stored.ndim else r.stored for n, r in truth.items()}
+            wrong = {n: fault(r.stored) for n, r in truth.items()}
             if all(np.array_equal(wrong[n], truth[n].stored) for n in wrong):
                 continue
             tried[label] += 1

@@ -1,266 +1,44 @@
-"""pytest with the suite's plugin, as a user runs it: exit statuses, sentences, totals, and runs that were cut off."""
+"""pytest with the suite's plugin, as a user runs it: exit statuses, totals, repetitions, and runs that were cut off."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from drivers.faulty import FAULTS
 from harness.case import load
-from harness.record import Run, read_run
-
-ROOT = Path(__file__).parents[1]
-OK, FAILED, USAGE = 0, 1, 4
-SECONDS = 120  # after which a run is taken for hung
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A run of pytest that has ended."""
-
-    status: int
-    out: str
-    err: str
-    runs: tuple[Path, ...]
-
-    @property
-    def run(self) -> Run:
-        """The only run's records."""
-        (folder,) = self.runs
-        return read_run(folder)
-
-    def of(self, driver: str) -> Run:
-        """The records of one of several drivers."""
-        (found,) = [run for run in map(read_run, self.runs) if run.plan["driver"] == driver]
-        return found
-
-
-def command(runs: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--runs={runs}", *arguments]
-
-
-def pytest_run(runs: Path, *arguments: str) -> Ran:
-    done = subprocess.run(
-        command(runs, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert "INTERNALERROR" not in done.stdout + done.stderr, done.stdout[-2000:]
-    return Ran(done.returncode, done.stdout, done.stderr, tuple(sorted(runs.glob("*/"))))
-
-
-def adds_up(run: Run) -> None:
-    """As many records as cases were selected, each in the counts once."""
-    assert len(run.records) == run.selected == sum(run.counts().values())
-    assert run.counts()["NOT_RUN"] == 0
-    assert run.complete
-    lines = (run.folder / "records.jsonl").read_text().splitlines()
-    assert Counter(json.loads(line)["record"] for line in lines)["case"] == run.selected
-
-
-def verdicts(run: Run) -> dict[str, str]:
-    return {record.id: record.verdict for record in run.records.values()}
-
-
-# ---- drivers of the tests' own
-
-DRIVERS = {
-    "raises": "raise RuntimeError('no licence\\nfor this machine')",
-    "syntax": "def (",
-    "extra": "import a_runtime_that_is_not_here",
-    "told": "from nnhal.errors import UsageError\nraise UsageError(\"install the extra: pip install 'x[runtime]'\")",
-    "empty": "",
-    "number": "DRIVER = 3",
-    "other": "DRIVER = object",
-    "abstract": "from nnhal.device import Device\nclass DRIVER(Device): pass",
-    "exits": "import sys\nsys.exit(3)",
-    "dies": "import os\nos._exit(7)",
-    "starts": "def DRIVER():\n    raise OSError('no such device')",
-    "nothing": """
-from nnhal.device import Device
-class DRIVER(Device):
-    def get_supported_operations(self, model): return [False for _ in model.main.operations]
-    def explain_unsupported(self, model): return ["nothing is" for _ in model.main.operations]
-    def prepare_model(self, model, config=None): raise AssertionError
-""",
-    "speechless": """
-from reference_driver import ReferenceDevice
-class DRIVER(ReferenceDevice):
-    def get_version_string(self): raise ValueError("no version")
-""",
-    # Gets the first execution of all wrong, whatever process it is in.
-    "once": """
-import os
-from drivers.faulty import make
-class DRIVER:
-    def __new__(cls):
-        wrong = not os.path.exists({marker!r})
-        open({marker!r}, "w").close()
-        return make(inner="reference", fault="wrong_value", after="0" if wrong else "1000000")
-""",
-    # Is silent from the fourth model on, until a file is there; a model is asked about at query and at prepare.
-    "stalls": """
-import os, time
-from reference_driver import ReferenceDevice
-class DRIVER(ReferenceDevice):
-    asked = 0
-    def get_supported_operations(self, model):
-        self.asked += 1
-        with open({marker!r} + ".pid", "w") as file:
-            file.write(str(os.getpid()))
-        while self.asked > 6 and not os.path.exists({marker!r}):
-            time.sleep(0.02)
-        return super().get_supported_operations(model)
-""",
-    # Quantised results are one step too high.
-    "coarse": """
-import numpy as np
-from nnhal.buffers import argument_bytes
-from reference_driver import ReferenceDevice
-class DRIVER(ReferenceDevice):
-    def prepare_model(self, model, *rest):
-        prepared = super().prepare_model(model, *rest)
-        right = prepared.execute_synchronously
-        def execute(request, *rest):
-            result = right(request, *rest)
-            data = np.frombuffer(argument_bytes(request, request.outputs[0]), np.uint8)
-            data[data < 255] += 1
-            return result
-        prepared.execute_synchronously = execute
-        return prepared
-""",
-}
+from harness.record import read_run
+from tests.plugin_runs import (
+    FAILED,
+    OK,
+    ROOT,
+    SECONDS,
+    USAGE,
+    Ran,
+    adds_up,
+    command,
+    faulty,
+    pytest_run,
+    shared_run,
+    until,
+    verdicts,
+    write_driver,
+)
 
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Writes a driver file and gives what to say after `--driver=`."""
     folder = tmp_path_factory.mktemp("drivers")
-
-    def write(name: str) -> str:
-        path = folder / f"mine_{name}.py"
-        path.write_text(DRIVERS[name].replace("{marker!r}", repr(str(folder / f"{name}.marker"))))
-        return f"{path}:DRIVER"
-
-    return write
-
-
-# ---- bad input: one sentence, exit status 4
-
-EMPTY, UNPLANNED, OTHERS = "empty", "unplanned", "others"
-BAD_INPUT: dict[str, tuple[tuple[str, ...], str]] = {
-    "unknown driver": (("--driver=nosuch",), "driver 'nosuch' not found; installed: "),
-    "no such module": (("--driver=no.such:DRIVER",), "there is no module 'no.such'"),
-    "no such file": (("--driver=no/such.py:DRIVER",), "driver file 'no/such.py' does not exist; give path/to/file.py"),
-    "no name": (("--driver=,a=1",), "has no name; write NAME[,key=value...]"),
-    "raises": (("--driver={raises}",), "fails to import: RuntimeError: no licence"),
-    "syntax error": (("--driver={syntax}",), "fails to import: SyntaxError: "),
-    "missing package": (("--driver={extra}",), "No module named 'a_runtime_that_is_not_here'"),
-    "missing extra": (("--driver={told}",), "install the extra: pip install 'x[runtime]'"),
-    "no attribute": (("--driver={empty}",), "has no attribute 'DRIVER'; define DRIVER = YourDevice"),
-    "a number": (("--driver={number}",), "is int; a Device is needed"),
-    "no device": (("--driver={other}",), "gives object, which is no nnhal.device.Device"),
-    "not complete": (("--driver={abstract}",), "is not complete: "),
-    "leaves": (("--driver={exits}",), "fails to import: SystemExit: 3"),
-    "dies": (("--driver={dies}",), "could not be loaded: its process exited with status 7"),
-    "fails to start": (("--driver={starts}",), "fails to start: OSError: no such device"),
-    "unknown option": (("--driver=reference,colour=red",), "does not take these options (given: colour)"),
-    "wrong option": (("--driver=reference,order=odd",), "order=odd of reference is unknown; give one of natural"),
-    "no option": (("--driver=reference,odd",), "driver option 'odd' of 'reference,odd' is not key=value"),
-    "in this process": (("--driver={raises}", "--in-process"), "fails to import: RuntimeError: no licence"),
-    "second driver": (("--driver=reference", "--driver=nosuch"), "driver 'nosuch' not found"),
-    "no match": (("--driver-match=nosuch",), "--driver-match=nosuch matches none of faulty, "),
-    "no expression": (("--driver-match=(",), "--driver-match=( is no regular expression: "),
-    "low level": (("--level=0",), "--level=0 is no feature level; give 1 to 8"),
-    "high level": (("--level=9",), "--level=9 is no feature level"),
-    "memory": (("--memory=lots",), "--memory=lots is no size; write a number of bytes, or 512M, or 4G"),
-    "no time": (("--deadline=0",), "--deadline=0 is no time; give seconds above 0"),
-    "not a number": (("--deadline=nan",), "--deadline=nan is no time"),
-    "no waivers": (("--waivers=no/such.toml",), "waiver file no/such.toml cannot be read: No such file"),
-    "no TOML": (("--waivers={tmp}/bad.toml",), "bad.toml is not TOML: "),
-    "bad waiver": (("--waivers={tmp}/waivers.toml",), "entry 1: 'reason' is missing; give a text"),
-    "no case": (("--case=NOSUCH-*",), "no case matches NOSUCH-*; see the ids in a run's records.jsonl"),
-    "no case file": (("--case=no/such.case",), "case file no/such.case does not exist; give a case id, a glob"),
-    "bad case file": (("--case={tmp}/bad.toml",), "bad.toml is not a case file; save one with a failing run"),
-    "no run": (("--resume=no/such",), "no/such holds no records*.jsonl; give the folder of a run"),
-    "run without a plan": (("--resume={tmp}/unplanned",), "unplanned has no plan, so that nobody knows what is left"),
-    "another driver": (("--resume={tmp}/others", "--driver=faulty"), "is a run of driver reference; --resume goes on"),
-    "another seed": (("--resume={tmp}/others", "--seed=5"), "was started with --seed=3; --resume goes on with that"),
-}
-SCRIPT = """
-import contextlib, io, json, sys, pytest
-for arguments in json.load(sys.stdin):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = pytest.main(arguments)
-    print(json.dumps([int(status), out.getvalue(), err.getvalue()]))
-"""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """What came of bad input: by name, status, output and error output; and what was left in the folder for runs."""
-
-    ran: dict[str, tuple[int, str, str]]
-    left: list[str]
-
-
-@pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory, drivers: Callable[[str], str]) -> Refused:
-    """All bad input, in one process after another `pytest.main`: what is imported once serves all."""
-    tmp, runs = tmp_path_factory.mktemp("input"), tmp_path_factory.mktemp("runs")
-    (tmp / "bad.toml").write_text("[[waiver")
-    (tmp / "waivers.toml").write_text("[[waiver]]\ncases = 'x'\n")
-    for name, line in (
-        (UNPLANNED, {"record": "resume"}),
-        (OTHERS, {"record": "plan", "format": 1, "driver": "reference", "seed": 3, "batches": {}}),
-    ):
-        (tmp / name).mkdir()
-        (tmp / name / "records.jsonl").write_text(json.dumps(line) + "\n")
-    named = {name: drivers(name) for name in DRIVERS}
-    always = ["-q", "-p", "no:cacheprovider", f"--runs={runs}"]
-    calls = []
-    for arguments, _ in BAD_INPUT.values():
-        few = [] if any("--case" in a or "--resume" in a for a in arguments) else ["--case=ADD-float32-*"]
-        calls.append([*always, *few, *(a.format(tmp=tmp, **named) for a in arguments)])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=ROOT, input=json.dumps(calls), capture_output=True, text=True,
-        timeout=SECONDS, check=True,
-    )  # fmt: skip
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    ran = {name: (row[0], row[1], row[2]) for name, row in zip(BAD_INPUT, rows, strict=True)}
-    return Refused(ran, [path.name for path in runs.iterdir()])
-
-
-@pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_is_told_in_one_sentence(refused: Refused, name: str) -> None:
-    status, out, err = refused.ran[name]
-    assert status == USAGE
-    lines = [line for line in err.splitlines() if line.strip()]
-    assert len(lines) == 1, err
-    assert lines[0].startswith("ERROR: ")
-    assert BAD_INPUT[name][1] in lines[0]
-    assert "Traceback" not in out + err
-    assert "INTERNALERROR" not in out + err
-
-
-def test_bad_input_leaves_no_folders(refused: Refused) -> None:
-    assert [name for name in refused.left if "reference" not in name] == []
-
-
-def test_a_process_of_its_own_ends_with_the_same_status(tmp_path: Path) -> None:
-    ran = pytest_run(tmp_path, "--driver=nosuch", "--case=ADD-float32-*")
-    assert (ran.status, ran.runs) == (USAGE, ())
-    assert len(ran.err.strip().splitlines()) == 1
+    return lambda name: write_driver(folder, name)
 
 
 # ---- drivers that do something wrong
@@ -272,16 +50,12 @@ SHOWN = (
 )  # fmt: skip
 
 
-def faulty(fault: str) -> str:
-    return f"faulty,inner=reference,fault={fault}"
-
-
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One run over a driver for each fault."""
     options = [f"--driver={faulty(fault)}" for fault in SHOWN]
     cases = [f"--case={POSITIVE}", f"--case={NEGATIVE}"]
-    return pytest_run(tmp_path_factory.mktemp("runs"), *options, *cases, "--deadline=1")
+    return shared_run(tmp_path_factory, "wrong", *options, *cases, "--deadline=2")
 
 
 @pytest.mark.parametrize("fault", SHOWN)
@@ -360,15 +134,15 @@ def test_what_does_not_repeat_is_flaky(drivers: Callable[[str], str], tmp_path: 
 
 
 def test_a_driver_that_fails_only_behind_others_is_caught_with_the_sequence(tmp_path: Path) -> None:
-    driver = f"{faulty('wrong_value')},after=2"
-    ran = pytest_run(tmp_path / "first", f"--driver={driver}", "--case=ADD-float32-sync-drawn-[0-3]")
+    driver = f"{faulty('wrong_value')},after=1"
+    ran = pytest_run(tmp_path / "first", f"--driver={driver}", "--case=ADD-float32-sync-drawn-[01]")
     adds_up(ran.run)
-    record = ran.run.records["ADD-float32-sync-drawn-2"]
+    record = ran.run.records["ADD-float32-sync-drawn-1"]
     assert (record.verdict, record.repeated) == ("FAIL", "sequence")
     again = pytest_run(tmp_path / "second", *shlex.split(record.repeat)[1:])
     assert again.status == FAILED
     adds_up(again.run)
-    assert [r.kind for r in again.run.records.values()] == ["drawn.sequence3"]
+    assert [r.kind for r in again.run.records.values()] == ["drawn.sequence2"]
 
 
 # ---- runs that end well
@@ -379,7 +153,7 @@ PLAIN = ("--case=ADD-float32-sync-example-0", "--case=ADD-float32-sync-drawn-[0-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """The reference driver, isolated; no driver is named."""
-    return pytest_run(tmp_path_factory.mktemp("runs"), *PLAIN)
+    return shared_run(tmp_path_factory, "plain", *PLAIN)
 
 
 def test_a_run_without_failures_ends_with_0(plain: Ran) -> None:
@@ -539,13 +313,6 @@ def killed(drivers: Callable[[str], str], tmp_path: Path) -> Iterator[Path]:
     (folder,) = tmp_path.glob("*/")
     yield folder
     marker.unlink(missing_ok=True)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS / 2
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_killed_run_is_read_reported_and_finished(killed: Path, drivers: Callable[[str], str]) -> None:

@@ -338,7 +338,7 @@ def test_a_case_that_cannot_be_made(session: Any) -> None:
     [
         (FL2, None, {"level": FL4}, "needs level 1.3; the driver is tested at 1.1"),
         (FL4, FL2, {"level": FL4}, "needs level 1.3; the driver is tested at 1.1"),
-        (FL4, None, {"until": FL4}, "the rule is lifted at level 1.3; the driver is tested at 1.3"),
+        (FL4, None, {"until": FL4}, "the rule is lifted at level 1.3; the driver is of 1.3"),
     ],
 )
 def test_levels(session: Any, level: FeatureLevel, option: FeatureLevel | None, case: Any, words: str) -> None:

@@ -53,11 +53,11 @@ class Tensors:
 
     def _add(self, operand_index: int) -> int:
         operand = self.model.main.operands[operand_index]
+        if not is_tensor(operand.type):
+            raise UntranslatableError(f"operand {operand_index} is no constant, and LiteRT has scalars as attributes")
         kind = TENSOR_TYPES.get(operand.type)
         if kind is None:
-            raise UntranslatableError(
-                f"operand {operand_index} has type {operand.type!r}, for which there is no tensor"
-            )
+            raise UntranslatableError(f"operand {operand_index} has a type for which LiteRT has no tensor")
         if not is_known(operand.dimensions):
             raise UntranslatableError(f"operand {operand_index} has dimensions that are known at execution only")
         data = constant_bytes(self.model, operand) if operand.lifetime in CONSTANTS else None
