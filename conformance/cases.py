@@ -125,7 +125,7 @@ def negative_batches(profile: str, seed: int) -> Iterator[Batch]:
 
 def _broken(definition: OperationDef, signature: Signature, profile: Profile, seed: int) -> Batch:
     batch = origin(definition, signature, "broken")
-    rules = definition.rules
+    rules = [rule for rule in definition.rules if isinstance(rule, ValidationRule) or rule.until is None]
 
     def make(number: int) -> TestCase:
         rule = rules[number // profile.breaks]

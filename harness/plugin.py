@@ -168,7 +168,9 @@ def _try_drivers(state: State) -> None:
         UsageError: one cannot be loaded.
     """
     for spec in state.specs:
-        _start_driver(state, spec, Path(os.devnull)).close()
+        driver = _start_driver(state, spec, Path(os.devnull))
+        _ = driver.device
+        driver.close()
 
 
 def _level(value: int | None) -> FeatureLevel | None:

@@ -156,7 +156,7 @@ def chain(branch: BranchDraft, start: Argument, others: Sequence[Argument], leng
         if place and draft.chance(20):
             which = EXTREMA
         pool = [o for o in others if o.key != current.key]
-        if pool and draft.chance(75):
+        if pool and draft.chance(60 if place else 92):
             other = draft.choose(pool)
         else:
             other = branch.constant(kind, stretched(draft, start.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,18 +14,34 @@ from opset.branch import Branch
 from opset.branch_draws import KINDS, BranchDraft, Wanted, chain, flag, stretched
 from opset.call import Argument, Call, scalar
 from opset.definition import B8, F16, F32, I32, OperationDef
-from opset.drawing import Draft
+from opset.drawing import Draft, within
 from opset.drawn import complete
 from opset.quantization import QUANTIZED
 
 DEEPEST = 1  # graphs within graphs within the operation
-SHAPE_RANKS, LARGEST = (1, 4), 5
+SHAPE_RANKS, LARGEST, MOST = (1, 4), 5, 1024
+
+
+def _frame(draft: Draft) -> tuple[OperandType, tuple[int, ...]]:
+    """Type and shape of what is computed with: those of an operand of the scope, if one fits."""
+
+    def suits(a: Argument) -> bool:
+        reach = 100.0 if a.type == I32 else 2.0
+        return (
+            a.type in KINDS
+            and 1 <= a.rank <= SHAPE_RANKS[1]
+            and math.prod(a.shape) <= MOST
+            and within(a, -reach, reach)
+        )
+
+    known = draft.scope.find(suits)
+    return (known.type, known.shape) if known else (draft.choose(KINDS), draft.shape(SHAPE_RANKS, LARGEST))
 
 
 def draw_if(draft: Draft) -> None:
     """A condition that is true or false, and two graphs that are not alike."""
-    condition = draft.operand(B8, (1,))
-    kind, shape = draft.choose(KINDS), draft.shape(SHAPE_RANKS, LARGEST)
+    condition = draft.operand(B8, (1,), 0.0, 1.0)
+    kind, shape = _frame(draft)
     handed = []
     if draft.chance(92):
         handed = [draft.operand(kind, shape)]
@@ -157,12 +174,14 @@ def _counting(draft: Draft, most: int) -> Counting:
 
 def draw_while(draft: Draft) -> None:
     """A loop that counts, with values that each turn changes; 0 to some 20 turns."""
-    kind, shape = draft.choose(KINDS), draft.shape(SHAPE_RANKS, LARGEST)
+    kind, shape = _frame(draft)
     counting = _counting(draft, 6 if kind in QUANTIZED else 20)
     state = [draft.operand(kind, shape) for _ in range(draft.integer(0 if draft.chance(15) else 1, 2))]
-    fixed = [draft.operand(kind, stretched(draft, shape), -1.0, 1.0) for _ in range(draft.integer(0, 2))]
+    number = draft.choose((0, 1, 1, 2)) if state else 0
+    ends = (-100.0, 100.0) if kind == I32 else (-1.0, 1.0)
+    fixed = [draft.operand(kind, stretched(draft, shape), *ends) for _ in range(number)]
     if draft.chance(20):
-        fixed.append(draft.operand(draft.choose((B8, I32, F32)), (2,)))
+        fixed.append(draft.operand(draft.choose((B8, I32, F32)), (1,)))
     if draft.chance(20):
         fixed.append(scalar(OperandType.INT32, 0))
     fill_while(draft, state, fixed, counting, 0)

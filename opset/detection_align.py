@@ -47,6 +47,9 @@ from opset.windows import (
 # --- ROI_ALIGN --------------------------------------------------------------------------------------------------------
 
 
+PLACE_TERMS = 4  # roundings behind the place of a sample
+
+
 @dataclass(frozen=True)
 class Samples:
     """Where a region is sampled along one dimension.
@@ -135,15 +138,16 @@ def _align_bound(v: Values, results: Mapping[str, Array]) -> Bound:
     image = channels_last(v["feature"], is_nchw(v.call))
     _, height, width, depth = image.shape
     down, right = _steepness(image, 1), _steepness(image, 2)
-    parts, taps = [], 4
-    for batch, (rows, columns) in zip(v.ints("batches"), _region_samples(v, height, width), strict=True):
+    parts = []
+    batches, samples = v.ints("batches"), _region_samples(v, height, width)
+    terms = 8 + 4 * max((rows.cell.shape[1] * columns.cell.shape[1] for rows, columns in samples), default=1)
+    for batch, (rows, columns) in zip(batches, samples, strict=True):
         by_rows, by_columns = _weights(rows, height), _weights(columns, width)
         summed = _applied(v, by_rows, by_columns, np.abs(image[batch]))
         moved = rows.reach * _applied(v, _counts(rows, height), by_columns, down[batch])
         moved += columns.reach * _applied(v, by_rows, _counts(columns, width), right[batch])
-        parts.append(summed + moved)
-        taps = max(taps, 4 * rows.cell.shape[1] * columns.cell.shape[1])
-    return Bound(assembled(v, parts, depth), taps + 8)
+        parts.append(summed + moved * PLACE_TERMS / terms)
+    return Bound(assembled(v, parts, depth), terms)
 
 
 def _near_whole(v: Values, samples: Samples, ratio: int) -> bool:

@@ -19,9 +19,11 @@ from opset.quantization import FLOATS, QUANTIZED, float32
 BOX_SCALE = 0.125  # of quantised coordinates, whose zero point is 0
 MOVE_TERMS = 10  # roundings behind a corner of a moved box
 SCORE_MARGIN = 0.002  # draws: see Margin
-OVERLAP_MARGINS = {OperandType.TENSOR_FLOAT16: 0.03}  # where boxes are computed, coarse arithmetic shifts overlaps
+# Coarse arithmetic shifts the overlaps of computed boxes, and fixed-point code may round the boxes before.
+OVERLAP_MARGINS = {OperandType.TENSOR_FLOAT32: 0.003, OperandType.TENSOR_FLOAT16: 0.03}
 OVERLAP_MARGIN = 0.01
-SIDE_MARGIN = 0.1  # pixels
+SIDE_MARGINS = {OperandType.TENSOR_FLOAT32: 0.005}  # pixels
+SIDE_MARGIN = 0.08
 
 
 # --- computing --------------------------------------------------------------------------------------------------------
@@ -329,4 +331,5 @@ def gap(values: Array, low: float, high: float, choice: Callable[[int], int], be
 
 def draw_margin(kind: OperandType) -> Margin:
     """How far the decisions on computed boxes should be from falling the other way in a draw."""
-    return Margin(SCORE_MARGIN, OVERLAP_MARGINS.get(kind, OVERLAP_MARGIN), SIDE_MARGIN)
+    overlap, sides = OVERLAP_MARGINS.get(kind, OVERLAP_MARGIN), SIDE_MARGINS.get(kind, SIDE_MARGIN)
+    return Margin(SCORE_MARGIN, overlap, sides)

@@ -35,7 +35,7 @@ LONGEST_STEP = 1.5  # of a refined position along either axis, in elements
 SINGULAR = {F16: 1e-3}  # determinants below this, absolutely and of A00 * A11, mean no step
 SINGULAR_ELSE = 1e-5
 TERMS = 8
-CLOSE = 16.0  # times the error of a determinant: closer to singular, the step is left open
+CLOSE = 1.5  # times the error of a determinant: closer to singular, the step is left open
 
 
 @dataclass(frozen=True)

@@ -200,13 +200,13 @@ def _scales_positive(call: Call) -> bool:
 
 def _draw_settings(draft: Draft, scores: Array, shared: Array, surely: bool) -> Settings:
     ladder = np.sort(scores[..., 1:].reshape(-1))
-    rung = draft.integer(0, len(ladder) // 2)
-    threshold = 0.0 if draft.chance(30) or rung == 0 else float(ladder[rung - 1] + ladder[rung]) / 2
+    rung = draft.integer(1, max(1, 2 * len(ladder) // 3))
+    threshold = 0.0 if draft.chance(40) else float(ladder[rung - 1] + ladder[rung]) / 2
     iou = gap(shared, 0.1, 0.9, lambda n: draft.integer(0, n - 1))
     if surely:
         threshold, iou = 0.0, min(float(shared[shared < 0.9999].max(initial=0.5)) + 0.1, 0.99)
     # More than one class a detection: documents and public code disagree about the width of the results.
-    return Settings(draft.chance(50), draft.integer(1, 8), 1, draft.integer(1, 4), threshold, iou)
+    return Settings(draft.chance(50), draft.integer(1, 10), 1, draft.integer(1, 5), threshold, iou)
 
 
 def _draw(draft: Draft) -> None:
@@ -215,11 +215,11 @@ def _draw(draft: Draft) -> None:
     drawn = put_scores(draft, "scores", (batch, count, classes), rng)
     spare = draft.choose((0, 0, 1, 3))
     scales = [draft.choose((5.0, 10.0)) if draft.chance(30) else draft.real(2.0, 12.0) for _ in SCALES]
-    reach = np.concatenate([np.array(scales) * 0.4, np.full(spare, 3.0)])
+    reach = np.concatenate([np.array(scales) * (0.4, 0.4, 0.7, 0.7), np.full(spare, 3.0)])
     deltas = put_new(draft, "deltas", rng.uniform(-1, 1, (batch, count, 4 + spare)) * reach)
     # Clusters, so that boxes overlap; heights and widths differ.
-    centres = rng.uniform(1, 7, (3, 2))[rng.integers(0, 3, count)] + rng.normal(0, 0.4, (count, 2))
-    anchors = put_new(draft, "anchors", np.concatenate([centres, rng.uniform(0.8, 2.5, (count, 2))], axis=1))
+    centres = rng.uniform(1, 7, (2, 2))[rng.integers(0, 2, count)] + rng.normal(0, 0.4, (count, 2))
+    anchors = put_new(draft, "anchors", np.concatenate([centres, rng.uniform(1.0, 2.5, (count, 2))], axis=1))
     for name, scale in zip(SCALES, scales, strict=True):
         draft.scalar(name, scale)
     reals = reals_of(drawn)

@@ -114,7 +114,8 @@ def _chosen(image: Candidates, limits: Limits, margin: Margin) -> Array:
         order = order[: limits.before]
     boxes = image.boxes[order]
     sides = boxes[:, 2:] - boxes[:, :2]
-    margin.note(sides - limits.min_size, margin.sides)
+    # A box that lies outside the image has no extent, in any arithmetic.
+    margin.note((sides - limits.min_size)[(sides > 0) | (limits.min_size > 0)], margin.sides)
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     able = order[(sides > limits.min_size).all(axis=1) & (centres < image.size[[1, 0]]).all(axis=1)]
     shared = overlaps(image.boxes[able])
@@ -184,7 +185,7 @@ def _anchors_shape(call: Call) -> tuple[int, ...]:
 
 def _anchors(rng: np.random.Generator, count: int) -> Array:
     centre = rng.uniform(1, 6, (count, 2))
-    half = rng.uniform(2, 7, (count, 2))
+    half = rng.uniform(3, 7, (count, 2))
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
@@ -192,9 +193,9 @@ def _draw_limits(draft: Draft, images: list[Candidates], surely: bool) -> Limits
     """Scalars for these boxes; `surely` for those that are hardly close calls."""
     count = len(images[0].scores)
     before = draft.choose((0, -1)) if draft.chance(50) else draft.integer(2, max(2, count - 1))
-    after = -1 if draft.chance(50) else draft.integer(1, 6)
+    after = -1 if draft.chance(60) else draft.integer(1, 6)
     sides = np.concatenate([i.boxes[:, 2:] - i.boxes[:, :2] for i in images]).reshape(-1)
-    smallest = 0.0 if draft.chance(25) else gap(sides, 0.3, max(1.0, float(np.quantile(sides, 0.3))), lambda n: 0)
+    smallest = 0.0 if draft.chance(25) else gap(sides, 0.3, max(1.0, float(np.quantile(sides, 0.15))), lambda n: 0)
     shared = np.concatenate([overlaps(i.boxes).reshape(-1) for i in images])
     threshold = gap(shared, 0.1, 0.9, lambda n: draft.integer(0, n - 1))
     if surely:
@@ -205,16 +206,16 @@ def _draw_limits(draft: Draft, images: list[Candidates], surely: bool) -> Limits
 def _draw(draft: Draft) -> None:
     nchw = draft.chance(40)
     draft.scalar("nchw", nchw)
-    batch, height, width = draft.choose((1, 1, 2)), draft.integer(1, 3), draft.integer(1, 3)
-    anchors = draft.integer(1, 3) if height * width < 6 else draft.integer(1, 2)
+    batch, height, width = draft.choose((1, 1, 2)), draft.choose((1, 2, 3, 3)), draft.choose((1, 2, 3, 3))
+    anchors = draft.integer(1, 3)
     rng = draft.source.generator()
     drawn = put_scores(draft, "scores", image_shape(batch, height, width, anchors, nchw), rng)
     shape = image_shape(batch, height, width, 4 * anchors, nchw)
-    deltas = draft.tensor("deltas", shape, low=-0.6, high=0.6, accept=(-1.0, 1.0))
+    deltas = draft.tensor("deltas", shape, low=-0.8, high=0.8, accept=(-1.0, 1.0))
     boxes = put_boxes(draft, "anchors", _anchors(rng, anchors))
     # Images that cut some of the boxes, and differ in height and width.
-    sizes = put_boxes(draft, "image_info", rng.uniform(6, 20, (batch, 2)))
-    strides = [draft.choose((2.0, 4.0, 8.0)) if draft.chance(30) else draft.real(2.0, 9.0) for _ in range(2)]
+    sizes = put_boxes(draft, "image_info", rng.uniform(8, 20, (batch, 2)))
+    strides = [draft.choose((2.0, 4.0, 8.0)) if draft.chance(30) else draft.real(1.5, 5.0) for _ in range(2)]
     draft.scalar("height_stride", strides[0])
     draft.scalar("width_stride", strides[1])
     images = _candidates(

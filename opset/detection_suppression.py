@@ -182,9 +182,10 @@ def _quantization(call: Call) -> Quantization:
 def _boxes(rng: np.random.Generator, images: Array, classes: int) -> Array:
     """Boxes in clusters, so that they overlap: [boxes, classes * 4]."""
     count = len(images)
-    centres = rng.uniform(10, 30, (4, 2))[rng.integers(0, 4, count)] + rng.normal(0, 2.5, (count, 2))
+    clusters = rng.uniform(10, 30, (int(images.max()) + 1, int(rng.integers(1, 3)), 2))
+    centres = clusters[images, rng.integers(0, clusters.shape[1], count)] + rng.normal(0, 1.4, (count, 2))
     centres = centres[:, None] + rng.normal(0, 1.0, (count, classes, 2))
-    half = rng.uniform(2.5, 6.0, (count, 1, 2)) * rng.uniform(0.8, 1.2, (count, classes, 2))
+    half = rng.uniform(3.5, 6.0, (count, 1, 2)) * rng.uniform(0.8, 1.2, (count, classes, 2))
     return np.concatenate([centres - half, centres + half], axis=-1).clip(0, 60).reshape(count, -1)
 
 
@@ -201,7 +202,7 @@ def _draw_settings(draft: Draft, scores: Array, shared: Array, surely: bool) -> 
     """Scalars for these scores and overlaps; `surely` for the few that are never close calls."""
     kernel = HARD if surely else draft.choose((HARD, LINEAR, GAUSSIAN))
     ladder = np.sort(scores[:, 1:].reshape(-1))
-    rung = draft.integer(0, len(ladder) // 2 - 1)
+    rung = draft.integer(0, max(0, len(ladder) // 3 - 1))
     threshold = (ladder[rung] + ladder[rung + 1]) / 2
     if draft.chance(20):
         threshold = ladder[0] - 0.05
@@ -215,8 +216,8 @@ def _draw_settings(draft: Draft, scores: Array, shared: Array, surely: bool) -> 
 
 def _draw(draft: Draft) -> None:
     rng = draft.source.generator()
-    count, classes = draft.integer(2, 10), draft.integer(2, 4)
-    batches = np.sort(rng.integers(0, draft.choose((1, 2, 3)), count))
+    count, classes = draft.integer(4, 12), draft.choose((2, 2, 3, 4))
+    batches = np.sort(rng.integers(0, draft.choose((1, 1, 2, 3)), count))
     rois = put_boxes(draft, "rois", _boxes(rng, batches, classes))
     scores = put_scores(draft, "scores", (count, classes), rng)
     put_indexes(draft, "batches", batches)

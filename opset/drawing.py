@@ -172,7 +172,8 @@ class Draft:
 
     def operand(self, kind: OperandType, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> Argument:
         """A tensor of a type that no row says: one of the scope within the range, or a new one; for `put`."""
-        found = self.scope.find(lambda a: a.type == kind and a.shape == shape and within(a, low, high))
+        accept = (-100, 100) if kind == OperandType.TENSOR_INT32 and (low, high) == (-2.0, 2.0) else (low, high)
+        found = self.scope.find(lambda a: a.type == kind and a.shape == shape and within(a, *accept))
         return found or self.scope.add(self.fresh(kind, shape, low, high))
 
     def fresh(self, kind: OperandType, shape: tuple[int, ...], low: float, high: float) -> Argument:

@@ -227,6 +227,9 @@ def _symmetric(draft: Draft, span: tuple[float, float]) -> tuple[float | None, i
     return float32(max(abs(end) for end in span) * draft.real(0.55, 1.0) / 127), 0 if kind == Q8S else 128
 
 
+LARGEST_BIAS = 2**20  # keeps sums far from the ends of int32
+
+
 def draw_weights(draft: Draft, shape: tuple[int, ...], output_channels: int, terms: int) -> None:
     """Filter and bias. The bias is drawn in proportion to the sums, so that its loss shows.
 
@@ -247,6 +250,9 @@ def draw_weights(draft: Draft, shape: tuple[int, ...], output_channels: int, ter
         reach = max(reach, 7.0 if draft["activation"].item() == 3 else 0.5)  # beyond 6, so that RELU6 clips
         draft.tensor("bias", channels, low=-reach, high=reach)
         return
-    most = max(3, round(reach))
+    if draft["activation"].item() == 3:  # beyond 6, so that RELU6 clips
+        unit = image.scale * (weights.scale if weights.channel is None else float(np.mean(weights.channel.scales)))
+        reach = max(reach, 7.0 / unit)
+    most = max(3, min(round(reach), LARGEST_BIAS))
     scale = float32(image.scale * weights.scale)  # 0 beside a per-channel filter, which has no scale of its own
     draft.tensor("bias", channels, low=-most, high=most, scale=scale)

@@ -351,7 +351,7 @@ def _draw_largest(draft: Draft) -> None:
     shape = (*draft.shape((rank, rank), 3)[:-1], 1 if draft.chance(5) else draft.integer(2, 14))
     found = draft.scope.find(lambda a: a.type == kind and a.rank >= 1 and _ordered(a))
     if found is None:
-        adjust = _tied(parts, draft.chance(25)) if parts else None
+        adjust = _tied(parts, draft.chance(35)) if parts else None
         found = draft.tensor("input", shape, low=low, high=high, adjust=adjust, fits=lambda a: False)
     draft.put("input", found)
     size = found.shape[-1]

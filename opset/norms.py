@@ -198,7 +198,7 @@ L2_NORMALIZATION = OperationDef(
             {"input": (0.7, 10), "output": (UNIT_SCALE, 128)},
         ),
     ),
-    second_opinion="loops in rational numbers under a square root of 40 digits; for floats ONNX's LpNormalization",
+    second_opinion="loops in rational numbers under a square root of 40 digits",
 )
 
 # --- LOCAL_RESPONSE_NORMALIZATION -------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ LOCAL_RESPONSE_NORMALIZATION = OperationDef(
             {"output": [[2 / 3], [4 / math.sqrt(21)]]},
         ),
     ),
-    second_opinion="ONNX's LRN where the radius covers it evenly; loops over elements otherwise",
+    second_opinion="loops over elements with a logarithm and an exponential of 40 digits",
 )
 
 # --- INSTANCE_NORMALIZATION -------------------------------------------------------------------------------------------
@@ -373,5 +373,5 @@ INSTANCE_NORMALIZATION = OperationDef(
             {"output": [[[[-1.5, 0.5], [2.5, 0.5]]]]},
         ),
     ),
-    second_opinion="ONNX's InstanceNormalization",
+    second_opinion="ONNX's InstanceNormalization; NumPy's mean and variance plane by plane",
 )

@@ -186,7 +186,7 @@ PAD = OperationDef(
             {"input": (0.5, -3), "output": (0.5, -3)},
         ),
     ),
-    second_opinion=SECOND_OPINION,
+    second_opinion=f"{SECOND_OPINION}; ONNX reference evaluator (Pad)",
 )
 
 FILLS = {
@@ -237,7 +237,7 @@ PAD_V2 = OperationDef(
             {"input": (0.5, 3), "output": (0.5, 3)},
         ),
     ),
-    second_opinion=SECOND_OPINION,
+    second_opinion=f"{SECOND_OPINION}; ONNX reference evaluator (Pad)",
 )
 
 # --- MIRROR_PAD -------------------------------------------------------------------------------------------------------
@@ -312,5 +312,5 @@ MIRROR_PAD = OperationDef(
         ),
         Example("int32", {"input": [1, 2, 3], "paddings": [[3, 2]], "mode": 1}, {"output": [3, 2, 1, 1, 2, 3, 3, 2]}),
     ),
-    second_opinion=f"{SECOND_OPINION}; NumPy's pad, and LiteRT's MIRROR_PAD for float32 where it is installed",
+    second_opinion=f"{SECOND_OPINION}; ONNX reference evaluator (Pad) for REFLECT, NumPy's pad for SYMMETRIC",
 )

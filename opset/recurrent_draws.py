@@ -36,7 +36,7 @@ def coarse(draft: Draft) -> bool:
 def draw_frame(draft: Draft, steps: int = LONGEST) -> Frame:
     """Small sizes; at times a batch that makes enough results for limits on the mean."""
     half = coarse(draft)
-    batch = draft.integer(1, draft.choose((3, 3, 6)))
+    batch = draft.integer(*draft.choose(((1, 3), (3, 8)) if half else ((1, 3), (1, 3), (1, 6))))
     if half:
         steps = min(steps, draft.choose((1, 2, 3)))
     return Frame(draft.integer(1, steps), batch, draft.integer(1, 3 if half else 6), draft.chance(50))
@@ -79,19 +79,19 @@ def draw_cell(draft: Draft, frame: Frame, prefix: str = "", aux: int = 0,
     for gate in GATES:
         absent = cifg and gate == "input"
         _gate_weights(draft, prefix, gate, units, {"input": frame.inputs, "recurrent": outputs}, absent=absent)
-        vector(draft, prefix + BIASES[gate], units, 1.5, absent=absent)
+        vector(draft, prefix + BIASES[gate], units, 2.0 if gate == "cell" else 1.5, absent=absent)
         if draft.has(f"{prefix}aux_input_to_{gate}_w"):
             _gate_weights(draft, prefix, gate, units, {"aux_input": aux}, absent=absent or not aux)
         if draft.has(f"{prefix}{gate}_layer_norm_w"):
             vector(draft, f"{prefix}{gate}_layer_norm_w", units, 2.0, absent=absent or not norm)
     for gate in PEEPHOLES:
-        vector(draft, f"{prefix}cell_to_{gate}_w", units, 1.6, absent=not peephole or (cifg and gate == "input"))
+        vector(draft, f"{prefix}cell_to_{gate}_w", units, 2.6, absent=not peephole or (cifg and gate == "input"))
     if project:
         weights(draft, f"{prefix}projection_w", (outputs, units))
     else:
         draft.omit(f"{prefix}projection_w")
     vector(draft, f"{prefix}projection_bias", outputs, 0.5, absent=not project or draft.chance(35))
-    draft.tensor(states[0], (frame.batch, outputs), low=-1.0, high=1.0)
+    draft.tensor(states[0], (frame.batch, outputs), low=-1.5, high=1.5)
     draft.tensor(states[1], (frame.batch, units))
     return project
 

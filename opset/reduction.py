@@ -127,7 +127,7 @@ MEAN = OperationDef(
             {"input": (0.7, 5), "output": (0.7, 5)},
         ),
     ),
-    second_opinion="sums of rational numbers by a loop over the elements; float32 also by LiteRT where it is installed",
+    second_opinion="sums of rational numbers by a loop over the elements; ONNX reference evaluator (ReduceMean)",
 )
 
 REDUCE_SUM = OperationDef(
@@ -151,7 +151,7 @@ REDUCE_SUM = OperationDef(
             "float16", {"input": [[1.5, 2.0], [-4.0, 0.25]], "axes": [0, 1], "keep_dims": True}, {"output": [[-0.25]]}
         ),
     ),
-    second_opinion="sums of rational numbers by a loop over the elements",
+    second_opinion="sums of rational numbers by a loop over the elements; ONNX reference evaluator (ReduceSum)",
 )
 
 # --- REDUCE_PROD ------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ REDUCE_PROD = OperationDef(
             "float16", {"input": [[1.5, -2.0], [-0.5, 3.0]], "axes": [0, -1], "keep_dims": False}, {"output": [4.5]}
         ),
     ),
-    second_opinion="products of rational numbers by a loop over the elements",
+    second_opinion="products of rational numbers by a loop over the elements; ONNX reference evaluator (ReduceProd)",
 )
 
 # --- REDUCE_MAX, REDUCE_MIN, REDUCE_ALL, REDUCE_ANY -------------------------------------------------------------------
@@ -285,7 +285,7 @@ def _extremum(code: OperationType, words: str, sign: float, examples: tuple[Exam
         quantization=same_quantization("output"),
         left_open=_infinite(-sign),
         examples=examples,
-        second_opinion=LOOP,
+        second_opinion=f"{LOOP}; ONNX reference evaluator",
     )
 
 

@@ -338,7 +338,7 @@ RESIZE_BILINEAR = OperationDef(
             {"input": (0.5, 3), "output": (0.5, 3)},
         ),
     ),
-    second_opinion="ONNX's Resize for floats; loops over pixels in rational numbers for quantised types",
+    second_opinion="products with matrices of hat functions; ONNX's Resize",
 )  # fmt: skip
 
 RESIZE_NEAREST_NEIGHBOR = OperationDef(
@@ -377,5 +377,5 @@ RESIZE_NEAREST_NEIGHBOR = OperationDef(
             {"output": _flat(1, 2, 2, 3, 3, width=5)},
         ),
     ),
-    second_opinion="ONNX's Resize; loops over pixels in rational numbers where it has no such mode",
+    second_opinion="distances to pixel centres in rational numbers; ONNX's Resize",
 )  # fmt: skip

@@ -331,7 +331,7 @@ PACK = OperationDef(
             {"inputs0": (0.5, 5), "inputs1": (0.5, 5), "inputs2": (0.5, 5), "output": (0.5, 5)},
         ),
     ),
-    second_opinion="a loop over the output's elements; NumPy's indexing of the inputs in turn",
+    second_opinion=PART_OPINION,
 )
 
 # --- SLICE ------------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ SLICE = OperationDef(
             "BEGIN",
             "each begin is in [0, size of the dimension]",
             lambda call: all(0 <= b <= n for b, n in zip(ints_of(call, "begin"), call["input"].shape, strict=True)),
-            lambda call: with_entry(call, "begin", 0, -1),
+            lambda call: with_entry(call, "begin", 0, call["input"].shape[0] + 1 if ints_of(call, "begin")[0] else -1),
         ),
         ExecutionRule(
             "SIZE",
@@ -490,5 +490,5 @@ STRIDED_SLICE = OperationDef(
             {"input": (0.3, 9), "output": (0.3, 9)},
         ),
     ),
-    second_opinion=f"{PART_OPINION}; LiteRT's STRIDED_SLICE for float32 where it is installed",
+    second_opinion=f"{PART_OPINION}; ONNX reference evaluator (Slice)",
 )

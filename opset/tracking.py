@@ -13,21 +13,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnhal.types import Array, OperandType, OperationType, info
+from nnhal.types import Array, OperandType, info
+from nnhal.types import OperationType as Op
 from opset.branch import Branch
 from opset.call import Argument, Call
 from opset.evaluate import RELAXED_BITS, Allowance, Result, allowance, run_call, tolerance
 from opset.quantization import FLOATS, MANTISSA_BITS, QUANTIZED
 
-# Each element of the result depends on one element of each input, and is monotone or linear in it between its errors;
-# ABS is as far off at a corner as anywhere, and a step or a comparison shows at a corner whether it is in doubt.
-ELEMENTWISE = frozenset(
-    OperationType[name]
-    for name in (
-        "ADD SUB MUL MAXIMUM MINIMUM RELU RELU1 RELU6 TANH LOGISTIC EXP SQRT ABS NEG FLOOR EQUAL NOT_EQUAL LESS "
-        "LESS_EQUAL GREATER GREATER_EQUAL LOGICAL_AND LOGICAL_OR LOGICAL_NOT SELECT CAST QUANTIZE DEQUANTIZE"
-    ).split()
-)
+# Each element of the result depends on one element of each input, or is the largest or smallest of several, and is
+# monotone or linear in it between its errors. ABS is as far off at a corner as anywhere, and a step or an order of two
+# shows at a corner whether it is in doubt; EQUAL and NOT_EQUAL need not, and are not among them.
+FARTHEST_AT_CORNERS = frozenset(
+    {
+        Op.ADD, Op.SUB, Op.MUL, Op.MAXIMUM, Op.MINIMUM, Op.ABS, Op.NEG, Op.FLOOR, Op.EXP, Op.SQRT,
+        Op.RELU, Op.RELU1, Op.RELU6, Op.TANH, Op.LOGISTIC, Op.SELECT, Op.CAST, Op.QUANTIZE, Op.DEQUANTIZE,
+        Op.LESS, Op.LESS_EQUAL, Op.GREATER, Op.GREATER_EQUAL, Op.LOGICAL_AND, Op.LOGICAL_OR, Op.LOGICAL_NOT,
+        Op.RESHAPE, Op.SQUEEZE, Op.EXPAND_DIMS, Op.TRANSPOSE, Op.CONCATENATION, Op.SPLIT, Op.SLICE, Op.STRIDED_SLICE,
+        Op.PAD, Op.PAD_V2, Op.MIRROR_PAD, Op.GATHER, Op.TILE, Op.REVERSE, Op.PACK, Op.CHANNEL_SHUFFLE,
+        Op.SPACE_TO_DEPTH, Op.DEPTH_TO_SPACE, Op.MAX_POOL_2D, Op.REDUCE_MAX, Op.REDUCE_MIN,
+    }
+)  # fmt: skip
 MOST_CORNERS = 4  # inputs in error whose corners are all tried
 
 
@@ -110,7 +115,7 @@ def track_call(call: Call, errors: Mapping[str, Tracked], relaxed: bool) -> dict
     if not wrong:
         return tracked
     opened = any(np.isinf(t.error).any() for name, t in wrong.items() if not _boolean(call[name]))
-    if opened or not (call.definition.code in ELEMENTWISE or all(a.terms == 0 for a in own.values())):
+    if opened or call.definition.code not in FARTHEST_AT_CORNERS:
         return {n: replace(t, error=np.full(t.error.shape, np.inf)) for n, t in tracked.items()}
     corners = [(run_call(c), c) for c in _corners(call, wrong)]
     for answer, corner in corners:
@@ -144,12 +149,12 @@ def _shifted(argument: Argument, tracked: Tracked, sign: int) -> Array:
     """A value at one end of its error; floats in float64, so that the error itself is not rounded away."""
     value, error = tracked.result.stored, tracked.error
     if _boolean(argument):
-        return np.where(error > 0, 1 - value, value).astype(value.dtype) if sign > 0 else value
+        return np.asarray(np.where(error > 0, 1 - value, value), value.dtype) if sign > 0 else value
     if argument.type in FLOATS:
         return np.asarray(tracked.result.exact + sign * error)
     moved = value.astype(np.float64) + sign * error
     ends = np.iinfo(info(argument.type).dtype)
-    return np.clip(np.rint(moved), ends.min, ends.max).astype(value.dtype)
+    return np.asarray(np.clip(np.rint(moved), ends.min, ends.max).astype(value.dtype))
 
 
 def _grown(argument: Argument | None, value: Tracked, answer: Result, there: Allowance) -> Array:

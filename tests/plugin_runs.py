@@ -19,7 +19,8 @@ from harness.record import Run, read_run
 
 ROOT = Path(__file__).parents[1]
 OK, FAILED, USAGE = 0, 1, 4
-SECONDS = 120  # after which a run is taken for hung
+LIGHT = "tests/light_driver.py:DRIVER"  # starts in half the time that the reference driver takes
+SECONDS = 300  # after which a run is taken for hung
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,11 @@ def verdicts(run: Run) -> dict[str, str]:
 
 
 def faulty(fault: str) -> str:
-    return f"faulty,inner=reference,fault={fault}"
+    return f"faulty,inner={LIGHT},fault={fault}"
 
 
 def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS / 2
+    end = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -144,7 +145,7 @@ class DRIVER:
     def __new__(cls):
         wrong = not os.path.exists({marker!r})
         open({marker!r}, "w").close()
-        return make(inner="reference", fault="wrong_value", after="0" if wrong else "1000000")
+        return make(inner={light!r}, fault="wrong_value", after="0" if wrong else "1000000")
 """,
     # Is silent from the fourth model on, until a file is there; a model is asked about at query and at prepare.
     "stalls": """
@@ -183,5 +184,6 @@ class DRIVER(ReferenceDevice):
 def write_driver(folder: Path, name: str) -> str:
     """Writes a driver file and gives what to say after `--driver=`; its marker is `NAME.marker` beside it."""
     path = folder / f"mine_{name}.py"
-    path.write_text(DRIVERS[name].replace("{marker!r}", repr(str(folder / f"{name}.marker"))))
+    text = DRIVERS[name].replace("{marker!r}", repr(str(folder / f"{name}.marker")))
+    path.write_text(text.replace("{light!r}", repr(LIGHT)))
     return f"{path}:DRIVER"

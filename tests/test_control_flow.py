@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,11 +19,17 @@ from nnhal.types import FL3, FL4, LOOP_TIMEOUT_MAX_NS, Array, ErrorStatus, Opera
 from nnhal.validate import violations as model_violations
 from opset import branch as branch_module
 from opset.branch import LoopTimedOutError
+from opset.broadcast import ADD
 from opset.call import Call
+from opset.comparison import EQUAL
 from opset.control_flow import IF, WHILE
+from opset.drawing import Scope
+from opset.drawn import draw_call
 from opset.evaluate import Result, allowance, run_call
 from opset.graph import call_of, evaluate, model_of
-from opset.tracking import track_call
+from opset.normalization import SOFTMAX
+from opset.source import SeededSource
+from opset.tracking import certain, track_call
 from opset.validation import violations
 from opset.values import Arithmetic
 from reference_driver.device import ReferenceDevice
@@ -234,6 +241,17 @@ def test_a_condition_in_doubt_leaves_the_results_open() -> None:
     assert np.isinf(track_call(call, errors, False)["outputs0"].error).all()
 
 
+def test_errors_in_what_is_mixed_or_equal_leave_results_open() -> None:
+    for definition in (EQUAL, SOFTMAX):
+        signature = next(s for s in definition.signatures if s.row.id == "float32")
+        call = next(draws(definition, signature, 1, "open"))
+        name = next(iter(call.inputs))
+        exact = certain(call[name])
+        off = {name: replace(exact, error=np.full(exact.error.shape, 1e-6))}
+        assert np.isinf(track_call(call, off, False)["output"].error).all()
+        assert np.isfinite(track_call(call, {name: exact}, False)["output"].error).all()
+
+
 # --- what ends a loop -------------------------------------------------------------------------------------------------
 
 
@@ -325,3 +343,29 @@ def test_a_graph_with_an_undefined_operation_is_not_supported(monkeypatch: pytes
     monkeypatch.delitem(device.get_supported_operations.__globals__["OPSET"], OperationType.FLOOR)
     assert device.get_supported_operations(branching()) == [False]
     assert device.get_supported_operations(looping()) == [False]
+
+
+def test_a_deadline_ends_a_loop_too() -> None:
+    model = endless()
+    prepared = ReferenceDevice().prepare_model(model)
+    request, _ = request_of(model)
+    patient = ExecutionConfig(loop_timeout_duration=LOOP_TIMEOUT_MAX_NS)
+    soon = time.monotonic_ns() + 20_000_000
+    assert refusal(lambda: prepared.execute_synchronously(request, patient, soon)) in MISSED
+
+
+def test_operands_of_a_scope_are_taken() -> None:
+    """In a graph under way IF and WHILE read what is there, and their results are read."""
+    taken = {"IF": 0, "WHILE": 0}
+    for number in range(25):
+        scope = Scope(SeededSource(f"mixed/{number}"), reuse=70)
+        for definition in (ADD, IF, WHILE, IF, WHILE, ADD):
+            before = len(scope.operands)
+            call = draw_call(definition, definition.signatures[0], scope)
+            assert violations(call) == []
+            if definition is not ADD:
+                taken[definition.name] += any(a.key is not None and a.key < before for a in call.inputs.values())
+            model, values = model_of(call)
+            found = [r.stored for r in evaluate(model, values)]
+            assert all(np.array_equal(a, b.value) for a, b in zip(found, call.results.values(), strict=True))
+    assert min(taken.values()) >= 20

@@ -204,7 +204,7 @@ def test_a_truncated_mean_is_legal(definition: OperationDef, signature: Signatur
     assert Verdict.POOR in found
 
 
-# --- faults ------------------------------------------------------------------------------------------------------------
+# --- faults -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("definition", "fault", "least"), FAULTS, ids=[f"{d.name}-{f.__name__}" for d, f, _ in FAULTS])

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from nnhal.operations import Signature
-from nnhal.types import FL8, Array, OperandType
+from nnhal.types import FL4, FL8, Array, OperandType
 from opset.call import Call, int32_tensor, scalar
 from opset.definition import OperationDef
 from opset.drawing import Scope
 from opset.drawn import draw_call
 from opset.evaluate import run_call
-from opset.reshaping import EXPAND_DIMS, RESHAPE, SQUEEZE, TRANSPOSE
+from opset.graph import model_of
+from opset.reshaping import EXPAND_DIMS, RANK, RESHAPE, SQUEEZE, TRANSPOSE
 from opset.source import SeededSource
 from opset.validation import violations
 from opset.values import Values
-from tests.judging import complaints_on_variants, detection, draws
+from tests.judging import complaints_on_variants, detection, draws, noticed
 
 DEFINITIONS = (RESHAPE, SQUEEZE, EXPAND_DIMS, TRANSPOSE)
 SIGNATURES = [(d, s) for d in DEFINITIONS for s in d.signatures]
@@ -220,3 +221,28 @@ def test_values_are_moved_whatever_they_are() -> None:
     call = call.with_input("input", replace(call["input"], value=odd))
     moved = run_call(call.with_result("output", replace(call["output"], shape=(3, 2))))["output"].stored
     assert moved.tobytes() == odd.tobytes()
+
+
+# --- RANK -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signature", RANK.signatures, ids=lambda s: s.id)
+def test_rank_is_the_number_of_sizes_in_the_model(signature: Signature) -> None:
+    ranks = set()
+    for call in draws(RANK, signature, 60, "rank"):
+        model, _ = model_of(call)
+        (place,), (result,) = model.main.operations[0].inputs, model.main.operations[0].outputs
+        due = len(model.main.operands[place].dimensions)
+        assert (call["output"].value, model.main.operands[result].dimensions) == (due, ())
+        assert not noticed(call, {"output": np.array(due, np.int32)})
+        for wrong in (due - 1, due + 1, int(np.prod(call["input"].shape)), 0):
+            assert wrong == due or noticed(call, {"output": np.array(wrong, np.int32)})
+        ranks.add(due)
+    assert ranks >= {1, 2, 3, 4}
+    assert max(ranks) > 4
+
+
+def test_rank_takes_every_tensor_type_since_1_3() -> None:
+    ids = "float32 float16 int32 quant8_asymm quant16_symm bool8 per_channel quant16_asymm quant8_symm"
+    assert [(s.id, s.since) for s in RANK.signatures] == [(i, FL4) for i in [*ids.split(), "quant8_asymm_signed"]]
+    assert len({s.row.types["input"] for s in RANK.signatures}) == 10
