@@ -234,7 +234,7 @@ def _known_regions(draft: Draft, sizes: tuple[int, int, int]) -> bool:
         boxes = reals_of(a)
         return bool((boxes >= 0).all() and (boxes <= ends).all() and (boxes[:, :2] <= boxes[:, 2:]).all())
 
-    rois = draft.scope.find(suits)
+    rois = draft.scope.find(suits, empty=True)
     if rois is None:
         return False
 
@@ -243,7 +243,7 @@ def _known_regions(draft: Draft, sizes: tuple[int, int, int]) -> bool:
             return False
         return bool(((a.value >= 0) & (a.value < batch)).all())
 
-    batches = draft.scope.find(indexes)
+    batches = draft.scope.find(indexes, empty=True)
     if batches is not None:
         draft.put("batches", batches)
     elif rois.shape[0]:

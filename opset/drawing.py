@@ -45,11 +45,16 @@ class Scope:
         self.operands.append(known)
         return known
 
-    def find(self, fits: Callable[[Argument], bool]) -> Argument | None:
-        """An operand that fits, or None when there is none or the choice falls on a new one."""
+    def find(self, fits: Callable[[Argument], bool], empty: bool = False) -> Argument | None:
+        """An operand that fits, or None when there is none or the choice falls on a new one.
+
+        Args:
+            fits: the demand.
+            empty: operands without elements, which some operations give, will do too.
+        """
         if not self.operands or self.source.integer(0, 99) >= self.reuse:
             return None
-        found = [argument for argument in self.operands if fits(argument)]
+        found = [argument for argument in self.operands if (empty or 0 not in argument.shape) and fits(argument)]
         return choice(self.source, found) if found else None
 
 
@@ -173,7 +178,10 @@ class Draft:
     def operand(self, kind: OperandType, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> Argument:
         """A tensor of a type that no row says: one of the scope within the range, or a new one; for `put`."""
         accept = (-100, 100) if kind == OperandType.TENSOR_INT32 and (low, high) == (-2.0, 2.0) else (low, high)
-        found = self.scope.find(lambda a: a.type == kind and a.shape == shape and within(a, *accept))
+        # Not one whose size a model leaves open: graphs that are run by an operation may demand known sizes.
+        found = self.scope.find(
+            lambda a: a.type == kind and a.shape == shape and a.declared is None and within(a, *accept)
+        )
         return found or self.scope.add(self.fresh(kind, shape, low, high))
 
     def fresh(self, kind: OperandType, shape: tuple[int, ...], low: float, high: float) -> Argument:

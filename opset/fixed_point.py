@@ -43,6 +43,21 @@ def rescale(values: Array, real: float) -> Array:
     return rounding_shift(upper, max(-exponent, 0))
 
 
+def over_root(values: Array, squares: Array) -> Array:
+    """Values / sqrt(squares) by a multiplier; squares in 1 to 2^29.
+
+    The multiplier's exponent follows the pairs of leading zeros of the square, so that it has 28 or 29 bits: how many
+    are left for the second rounding shows in the result.
+    """
+    length = np.frexp(squares.astype(np.float64))[1].astype(np.int64)
+    shift = np.maximum(12 - (31 - length) // 2, 0)
+    factor = np.floor(2.0 ** (31 + shift) / np.sqrt(squares) + 0.5).astype(np.int64)
+    upper = (values * factor + 2**30) >> 31
+    half = (1 << shift) >> 1
+    whole = (np.abs(upper) + half) >> shift
+    return np.asarray(np.where(upper < 0, -whole, whole))
+
+
 def product_q15(a: Array, b: Array) -> Array:
     """A product of which one factor is in steps of 2^-15, in steps of the other: ties go up, saturated at 16 bits."""
     return saturate((a * b + 2**14) >> 15, *INT16)
@@ -55,7 +70,7 @@ def product_q15(a: Array, b: Array) -> Array:
 
 
 def _constant(real: float, bits: int = 15) -> int:
-    return math.floor(real * 2**bits + 0.5)
+    return math.floor(math.ldexp(real, bits) + 0.5)
 
 
 EXP_EIGHTH, THIRD = _constant(math.exp(-1 / 8)), _constant(1 / 3)

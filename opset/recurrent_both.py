@@ -106,7 +106,7 @@ def _draw_both(draft: Draft) -> None:
 
 def aux_weights(call: Call) -> list[str]:
     """The auxiliary weights that come together: those of every gate that is there."""
-    names = []
+    names: list[str] = []
     for prefix in DIRECTIONS:
         there = AUX_WEIGHTS[prefix] if call.has(f"{prefix}input_to_input_w") else AUX_WEIGHTS[prefix][1:]
         names += there

@@ -88,7 +88,7 @@ class Cell(Generic[Number]):
         """One step: the new output state and cell state, and the gates on the way."""
         n, w = self.numbers, self.weights
         forget = self._gate("forget", x, aux, h, c, n.sigmoid)
-        gates = [forget]
+        gates: list[Number] = [forget]
         if "input_to_input_w" in w:
             enter = self._gate("input", x, aux, h, c, n.sigmoid)
             gates.insert(0, enter)
@@ -103,7 +103,9 @@ class Cell(Generic[Number]):
             if "projection_bias" in w:
                 h = h + w["projection_bias"]
             h = n.clip(h, self.proj_clip)
-        return h, c, [*gates, fresh, output]
+        gates.append(fresh)
+        gates.append(output)
+        return h, c, gates
 
     def run(
         self, steps: Sequence[Number], aux: Sequence[Number] | None, h: Number, c: Number, *, backward: bool = False

@@ -75,7 +75,9 @@ def draw_cell(draft: Draft, frame: Frame, prefix: str = "", aux: int = 0,
     cifg, peephole, project = draft.chance(35), draft.chance(45), draft.chance(55)
     norm = draft.has(f"{prefix}input_layer_norm_w") and draft.chance(25 if coarse(draft) else 40)
     units = draw_units(draft, SMALLEST_NORM if norm else 1)
-    outputs = draft.integer(1, 3 if coarse(draft) else 5) if project else units
+    outputs = units
+    if project and draft.chance(75):
+        outputs = draft.integer(1, 3 if coarse(draft) else 5)
     for gate in GATES:
         absent = cifg and gate == "input"
         _gate_weights(draft, prefix, gate, units, {"input": frame.inputs, "recurrent": outputs}, absent=absent)

@@ -181,8 +181,7 @@ LSTM = OperationDef(
             },
         ),
     ),
-    second_opinion="ONNX reference evaluator (LSTM, with peepholes) where it has the same cell; a loop over units in "
-    "Python numbers for the rest",
+    second_opinion="a loop over units in Python numbers, with sums that round once",
 )
 
 # --- UNIDIRECTIONAL_SEQUENCE_LSTM -------------------------------------------------------------------------------------

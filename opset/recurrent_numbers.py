@@ -22,7 +22,7 @@ NORM_EPSILON_UNITS = 2.0**24  # float32 units in 1: what leaving the epsilon out
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), in the type of x."""
     one = x.dtype.type(1)
-    return one / (one + np.exp(-x))
+    return np.asarray(one / (one + np.exp(-x)))
 
 
 def activated(x: Array, code: int) -> Array:
@@ -120,7 +120,7 @@ class PlainNumbers:
         return self._values.matmul(x, weights.T)
 
     def complement(self, x: Array) -> Array:
-        return x.dtype.type(1) - x
+        return np.asarray(x.dtype.type(1) - x)
 
     def sigmoid(self, x: Array) -> Array:
         return sigmoid(x)
@@ -138,7 +138,7 @@ class PlainNumbers:
         size, dtype = x.dtype.type(x.shape[-1]), x.dtype.type
         centred = x - self._values.sum(x, -1, keepdims=True) / size
         variance = self._values.sum(centred * centred, -1, keepdims=True) / size
-        return centred / np.sqrt(variance + dtype(NORM_EPSILON))
+        return np.asarray(centred / np.sqrt(variance + dtype(NORM_EPSILON)))
 
     def join(self, parts: list[Array], axis: int) -> Array:
         return np.concatenate(parts, axis)
@@ -147,7 +147,7 @@ class PlainNumbers:
         return np.stack(parts)
 
     def swap(self, x: Array) -> Array:
-        return x.swapaxes(0, 1)
+        return np.asarray(x.swapaxes(0, 1))
 
 
 class ReachedNumbers:

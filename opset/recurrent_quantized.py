@@ -90,7 +90,7 @@ def _draw_narrow(draft: Draft) -> None:
 
 def _narrow_shapes(call: Call) -> dict[str, tuple[int, ...]]:
     (batch, inputs), units = call["input"].shape, call["recurrent_to_output_w"].shape[0]
-    due = {name: (units, inputs) for name, _ in NARROW_WEIGHTS.values()}
+    due: dict[str, tuple[int, ...]] = {name: (units, inputs) for name, _ in NARROW_WEIGHTS.values()}
     due |= {name: (units, units) for _, name in NARROW_WEIGHTS.values()}
     due |= dict.fromkeys(ALL_BIASES, (units,))
     return due | {"prev_cell_state": (batch, units), "prev_output": (batch, units)}
@@ -132,11 +132,13 @@ def _narrow_type(operand: OperandDef) -> OperandType:
 
 QUANTIZED_16BIT_LSTM = OperationDef(
     code=OperationType.QUANTIZED_16BIT_LSTM,
-    doc="One step of an LSTM cell in integers. A gate's sum over input and previous output, with bias, is exact; it is "
-    "rescaled to steps of 2^-12 and saturated at 16 bits. Gates are sigmoid and tanh in steps of 2^-15, "
-    "by the same polynomials as in public code. The state, in steps of 2^-11, is i * g + f * c, each product rounded, their sum saturated; the output is "
-    "o * tanh(state), with the state saturated at 8, in steps of 2^-7 about 128. The polynomials are a "
-    "few units off; with better ones the state may be off by 3 steps, the output by 1.",
+    doc="One step of an LSTM cell in integers. A gate's sum, with bias, is exact; it is rescaled to steps of 2^-12 and "
+    "saturated at 16 bits. Gates are sigmoid and tanh in steps of 2^-15, by the polynomials of public code. The state, "
+    "in steps of 2^-11, is i * g + f * c, each product rounded, their sum saturated; the output is o * tanh(state), "
+    "with the state saturated at 8, in steps of 2^-7 about 128. By the documents the weights meet input and previous "
+    "output by name; in public code, and in all open results, the columns [recurrent weights, input weights] meet the "
+    "elements [input, previous output], which is the definition here. The polynomials are up to 12 units off; with "
+    "better ones the state may be off by 3 steps, the output by 1.",
     forms=(form(*NARROW_INPUTS, since=FL3),),
     results=(
         tensor("cell_state_out", "[batch, output_size]; scale 2^-11.", 2, 2),
@@ -195,5 +197,5 @@ QUANTIZED_16BIT_LSTM = OperationDef(
             },
         ),
     ),
-    second_opinion="the same cell in real numbers; a model of the public fixed-point routines element by element",
+    second_opinion="the same cell in real numbers",
 )

@@ -192,7 +192,7 @@ RNN = OperationDef(
             {"hidden_state_out": [[3.25, 0.0]], "output": [[3.25, 0.0]]},
         ),
     ),
-    second_opinion="a loop over units in rational numbers",
+    second_opinion="a loop over units in Python numbers, with sums that round once",
 )
 
 # --- UNIDIRECTIONAL_SEQUENCE_RNN --------------------------------------------------------------------------------------

@@ -163,5 +163,5 @@ SVDF = OperationDef(
             {"state_out": [[3.0, 0.0, -1.0, 0.0]], "output": [[-1.0]]},
         ),
     ),
-    second_opinion="a loop over filters and slots in rational numbers",
+    second_opinion="a loop over filters and slots in Python numbers, with sums that round once",
 )

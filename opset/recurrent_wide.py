@@ -25,8 +25,8 @@ from opset.definition import (
     tensor,
 )
 from opset.drawing import Draft
-from opset.fixed_point import INT16, logistic_q15, rescale, rounding_shift, saturate, tanh_q15
-from opset.quantization import float32, round_half_away
+from opset.fixed_point import INT16, logistic_q15, over_root, rescale, rounding_shift, saturate, tanh_q15
+from opset.quantization import float32
 from opset.recurrent_cell import (
     BIASES,
     GATES,
@@ -64,8 +64,7 @@ def _normalized(v: Values, z: Array, gate: str) -> Array:
     size = z.shape[1]
     mean = np.trunc(z.sum(axis=1, keepdims=True) * 1024 / size).astype(np.int64)
     variance = ((z * z).sum(axis=1, keepdims=True) * (2**20 // size) - mean * mean) >> 20
-    deviation = np.sqrt(np.maximum(variance, 1).astype(np.float64))
-    steps = round_half_away((1024 * z - mean) / deviation).astype(np.int64)
+    steps = over_root(1024 * z - mean, np.maximum(variance, 1))
     name = f"{gate}_layer_norm_w"
     weighted = steps * v.stored(name).astype(np.int64) + v.stored(BIASES[gate]).astype(np.int64)
     return saturate(rescale(rounding_shift(weighted, 10), v.call[name].scale / Q12), *INT16)
@@ -138,7 +137,7 @@ def _draw_wide(draft: Draft) -> None:
     batch, inputs = draft.integer(1, draft.choose((3, 7))), draft.integer(1, 6)
     cifg, norm, project = draft.chance(35), draft.chance(70), draft.chance(65)
     units = draft.integer(SMALLEST_NORM if norm else 1, draft.choose((4, 9)))
-    outputs = draft.integer(1, 5) if project else units
+    outputs = draft.choose((units, draft.integer(1, 5))) if project else units
     scale = draft.real(1 / 110, 1 / 70)
     reach = GAIN / math.sqrt(units)
     output, zero = scale, 0
@@ -234,16 +233,16 @@ _STILL = {f"{s}_to_{g}_w": [[0]] for s in ("input", "recurrent") for g in GATES}
 
 QUANTIZED_LSTM = OperationDef(
     code=OperationType.QUANTIZED_LSTM,
-    doc="One step of an LSTM cell in integers. A gate's two sums are rescaled to its intermediate scale and saturated at "
-    "16 bits one after the other; layer normalisation over the units, in steps of 2^-10, times its weights, plus the "
-    "bias, gives steps of 2^-12. Gates are sigmoid and tanh in 16 bits, in steps of 2^-15; c' = f * c + i * g, each "
-    "product rounded to the cell's scale; the hidden state is o * tanh(c') / hidden_scale - hidden_zero_point, the "
-    "projection adds the zero point again. By the documents a gate's bias is always added, in public code only behind "
-    "layer normalisation: drawn with layer normalisation, or 0. Peepholes read a buffer that is not written yet in "
-    "public code, and the projection's clip is scaled by the weights' scale: neither is drawn. With a projection its "
-    "bias is always given, since public code reads it. Without one, the output's zero point is drawn 0, for by the "
-    "documents it is added and in public code subtracted. Integer and real implementations differ inside: the cell "
-    "state may be off by 8 steps, the output by 1.",
+    doc="One step of an LSTM cell in integers. A gate's two sums are rescaled to its intermediate scale and saturated "
+    "at 16 bits one after the other; layer normalisation over the units, in steps of 2^-10, times its weights, plus "
+    "the bias, gives steps of 2^-12. Gates are sigmoid and tanh in steps of 2^-15; c' = f * c + i * g, each product "
+    "rounded to the cell's scale; the hidden state is o * tanh(c') / hidden_scale - hidden_zero_point, the projection "
+    "adds the zero point again. By the documents a gate's bias is always added, in public code only behind layer "
+    "normalisation: drawn with layer normalisation, or 0. Peepholes read a buffer that is not written yet in public "
+    "code, and the projection's clip is scaled by the weights' scale: neither is drawn. With a projection its bias is "
+    "always given, since public code reads it. Without one, zero points are drawn 0: by the documents the hidden one "
+    "is added, in public code subtracted. Other implementations round differently inside: the cell state may be off "
+    "by 8 steps, the output by 1.",
     forms=(form(*INPUTS, since=FL4),),
     results=(
         tensor("output_state_out", "[batch, output_size].", 2, 2),
@@ -260,7 +259,7 @@ QUANTIZED_LSTM = OperationDef(
     ),
     rules=(
         ranks_rule({"input": 2, "input_to_output_w": 2, "recurrent_to_output_w": 2}),
-        *group_rules(),
+        *(rule for rule in group_rules() if rule.label != "PEEPHOLES"),  # they are never drawn
         *shape_rules(states=("prev_output", "prev_cell_state")),
         ExecutionRule(
             "CELL_SCALE",

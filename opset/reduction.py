@@ -55,6 +55,8 @@ from opset.values import Values
 
 NAMES = ("input", "output")
 INT32 = np.iinfo(np.int32)
+BEYOND_HALF = 1e6  # float16 does not reach it, so no model with such values is relaxed
+GRID = 64  # float16 holds such parts of small numbers, so relaxed models see the ties that are there and no others
 COMPARED = ((F32, FL3), (F16, FL3), (I32, FL3), (Q8, FL3), (Q8S, FL4))
 LOOP = "a loop over the elements, each put into the place that its remaining coordinates name"
 
@@ -413,6 +415,8 @@ def _draw_position(sign: float) -> Callable[[Draft], None]:
         def plant(value: Array) -> Array:
             if way == "infinite" and kind in (F32, F16):
                 return _with_infinity(value, sign)
+            if way == "any" and kind == F32:
+                return np.asarray(np.rint(value * GRID) / GRID)
             return value // step * step if way == "ties" else value
 
         if found is not None:
@@ -430,7 +434,7 @@ def _levels(kind: OperandType, way: str) -> tuple[float, float, float]:
         spans = {"ties": (-3, 3), "close": (INT32.max - 40, INT32.max)}
         return (*spans.get(way, (INT32.min, INT32.max)), 1)
     if kind == F32 and way == "close":
-        return 1.0, 1.0 + 2**-11, 1.0
+        return BEYOND_HALF, BEYOND_HALF + 32, 1.0
     return -2.0, 2.0, 64 if kind in QUANTIZED else 1.0
 
 

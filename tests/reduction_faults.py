@@ -207,7 +207,8 @@ def compared_in_float32(call: Call) -> Answer:
 def compared_in_float16(call: Call) -> Answer:
     if call["input"].type != F32:
         return None
-    return found_at(call, call["input"].value.astype(np.float16))
+    with np.errstate(over="ignore"):
+        return found_at(call, call["input"].value.astype(np.float16))
 
 
 def compared_with_other_sign(call: Call) -> Answer:

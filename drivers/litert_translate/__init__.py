@@ -1,16 +1,30 @@
 """Translates models to .tflite files: the half of the LiteRT adapter that runs beside the suite.
 
-`translate` goes through a model's operations in order; `TRANSLATORS` has the functions that write one operation each.
+`translate` goes through a model's operations in order; `TRANSLATORS` has the functions that write one operation each,
+and `UNKNOWN` the operations that LiteRT does not have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from drivers.litert_translate import elementwise, layout, matrices, windows
+from drivers.litert_translate import (
+    control,
+    elementwise,
+    images,
+    layout,
+    lookup,
+    matrices,
+    padding,
+    recurrent,
+    reduction,
+    windows,
+)
 from drivers.litert_translate.flatbuffer import FlatModel
 from drivers.litert_translate.node import Node, Tensors, UntranslatableError
-from nnhal.model import Model, Operation, Translation
+from nnhal.model import Model, Operation, Subgraph, Translation
+from nnhal.types import OperationType
 
 Translator = Callable[[Node], None]
 
@@ -19,30 +33,68 @@ TRANSLATORS: Mapping[int, Translator] = {
     **windows.TRANSLATORS,
     **matrices.TRANSLATORS,
     **layout.TRANSLATORS,
+    **padding.TRANSLATORS,
+    **reduction.TRANSLATORS,
+    **lookup.TRANSLATORS,
+    **images.TRANSLATORS,
+    **recurrent.TRANSLATORS,
+    **control.TRANSLATORS,
 }
+
+UNKNOWN = frozenset(
+    {
+        OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
+        OperationType.BOX_WITH_NMS_LIMIT,
+        OperationType.CHANNEL_SHUFFLE,
+        OperationType.DETECTION_POSTPROCESSING,
+        OperationType.GENERATE_PROPOSALS,
+        OperationType.HEATMAP_MAX_KEYPOINT,
+        OperationType.INSTANCE_NORMALIZATION,
+        OperationType.ROI_ALIGN,
+        OperationType.ROI_POOLING,
+    }
+)
 
 
 def translate(model: Model) -> Translation:
     """The .tflite file of a valid model, or for each operation why it has none."""
-    tensors = Tensors(model, FlatModel())
-    inputs, problem = _inputs(tensors)
-    reasons = [problem or _write(tensors, operation) for operation in model.main.operations]
-    if any(reasons):
-        return Translation(None, tuple(reasons))
-    outputs = [tensors.index(i) for i in model.main.output_indexes]
-    return Translation(tensors.flat.finish(inputs, outputs), tuple(reasons))
+    file = FlatModel()
+    _, reasons = _write_graph(file, model, model.main)
+    return Translation(None if any(reasons) else file.finish(), reasons)
 
 
-def _inputs(tensors: Tensors) -> tuple[list[int], str | None]:
-    """The tensors of the model's inputs, added first so that their order is the model's."""
+def _write_graph(file: FlatModel, model: Model, graph: Subgraph) -> tuple[int, tuple[str | None, ...]]:
+    """Writes a graph; its number in the file, and for each operation why it cannot be written, or None."""
+    tensors = Tensors(model, graph, file.graph(), partial(_write_branch, file, model))
+    problem = _write_inputs(tensors)
+    reasons = tuple(problem or _write(tensors, operation) for operation in graph.operations)
+    if not problem and not any(reasons):
+        tensors.flat.outputs = tuple(tensors.index(i) for i in graph.output_indexes)
+    return tensors.flat.number, reasons
+
+
+def _write_branch(file: FlatModel, model: Model, graph: Subgraph) -> int:
+    """Writes a graph that an operation runs."""
+    number, reasons = _write_graph(file, model, graph)
+    for reason in reasons:
+        if reason is not None:
+            raise UntranslatableError(f"in a graph that it runs: {reason}")
+    return number
+
+
+def _write_inputs(tensors: Tensors) -> str | None:
+    """The tensors of the graph's inputs, added first so that their order is the graph's; the reason if it cannot."""
     try:
-        return [tensors.index(i) for i in tensors.model.main.input_indexes], None
+        tensors.flat.inputs = tuple(tensors.index(i) for i in tensors.graph.input_indexes)
     except UntranslatableError as error:
-        return [], str(error)
+        return str(error)
+    return None
 
 
 def _write(tensors: Tensors, operation: Operation) -> str | None:
     """Writes one operation; the reason where it cannot."""
+    if operation.type in UNKNOWN:
+        return f"LiteRT has no builtin operator for {OperationType(operation.type).name}"
     translator = TRANSLATORS.get(operation.type)
     if translator is None:
         return "the adapter has no translation of this operation"

@@ -6,7 +6,7 @@ Stands between the translators, which add tensors and operators, and the runner,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import flatbuffers
@@ -37,6 +37,7 @@ class _Tensor:
     type: int
     buffer: int
     quantization: Quantization | None
+    variable: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,48 @@ class _Operator:
     outputs: tuple[int, ...]
     options: str | None
     fields: Mapping[str, OptionValue]
+    intermediates: tuple[int, ...] = ()
 
 
 class FlatModel:
-    """A model under way: one subgraph, whose tensors and operators are known by index."""
+    """A file under way: its graphs, the first of which is the one that is run, and their constant data."""
 
     def __init__(self) -> None:
-        self._tensors: list[_Tensor] = []
-        self._operators: list[_Operator] = []
         self._buffers: list[bytes | memoryview] = [b""]  # the first one stays empty: tensors without data
+        self._graphs: list[FlatGraph] = []
+
+    def graph(self) -> FlatGraph:
+        """Adds a graph without tensors."""
+        self._graphs.append(FlatGraph(self._buffers, len(self._graphs)))
+        return self._graphs[-1]
+
+    def finish(self) -> bytes:
+        """The file."""
+        out = _Writer(1024 + sum(len(data) + ALIGNMENT for data in self._buffers))
+        buffers = out.tables([out.buffer(data) for data in self._buffers])
+        codes = sorted({operator.code for graph in self._graphs for operator in graph.operators})
+        subgraphs = out.tables([out.subgraph(graph, codes) for graph in self._graphs])
+        return out.model(out.tables([out.operator_code(code) for code in codes]), subgraphs, buffers)
+
+
+class FlatGraph:
+    """A graph under way, whose tensors and operators are known by index.
+
+    Attributes:
+        number: of the graph in its file.
+        tensors: in order.
+        operators: in order of execution.
+        inputs: indexes of the tensors that go in, in order.
+        outputs: indexes of the tensors that come out, in order.
+    """
+
+    def __init__(self, buffers: list[bytes | memoryview], number: int) -> None:
+        self._buffers = buffers
+        self.number = number
+        self.tensors: list[_Tensor] = []
+        self.operators: list[_Operator] = []
+        self.inputs: tuple[int, ...] = ()
+        self.outputs: tuple[int, ...] = ()
 
     def tensor(
         self,
@@ -68,18 +102,22 @@ class FlatModel:
         if data is not None:
             buffer = len(self._buffers)
             self._buffers.append(data)
-        self._tensors.append(_Tensor(tuple(shape), tensor_type, buffer, quantization))
-        return len(self._tensors) - 1
+        self.tensors.append(_Tensor(tuple(shape), tensor_type, buffer, quantization))
+        return len(self.tensors) - 1
 
     def ints(self, values: Sequence[int], shape: Sequence[int] | None = None) -> int:
         """Adds a constant INT32 tensor, of rank 1 unless a shape is given."""
         data = np.asarray(values, np.int32)
         return self.tensor(data.shape if shape is None else shape, schema.TensorType.INT32, data.tobytes())
 
-    def like(self, index: int, shape: Sequence[int]) -> int:
-        """Adds a tensor with the type and quantisation of another one and a shape of its own."""
-        known = self._tensors[index]
-        return self.tensor(shape, known.type, None, known.quantization)
+    def like(self, index: int, shape: Sequence[int] | None = None) -> int:
+        """Adds a tensor with the type and quantisation of another one, and its shape unless one is given."""
+        known = self.tensors[index]
+        return self.tensor(known.shape if shape is None else shape, known.type, None, known.quantization)
+
+    def make_variable(self, index: int) -> None:
+        """Lets a tensor keep what an operator leaves in it."""
+        self.tensors[index] = replace(self.tensors[index], variable=True)
 
     def operator(
         self,
@@ -87,6 +125,7 @@ class FlatModel:
         inputs: Sequence[int],
         outputs: Sequence[int],
         options: str | None = None,
+        intermediates: Sequence[int] = (),
         **fields: OptionValue,
     ) -> None:
         """Adds an operator.
@@ -96,25 +135,11 @@ class FlatModel:
             inputs: indexes of tensors, NO_TENSOR where one is left out.
             outputs: indexes of tensors.
             options: name of its table of options, None for an operator without one.
+            intermediates: indexes of tensors that say the scales of what is computed on the way.
             fields: the options by their names in the schema's builder functions; what is left out has its default.
         """
         code: int = getattr(schema.BuiltinOperator, name)
-        self._operators.append(_Operator(code, tuple(inputs), tuple(outputs), options, fields))
-
-    def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-        """The file.
-
-        Args:
-            inputs: indexes of the tensors that go in, in order.
-            outputs: indexes of the tensors that come out, in order.
-        """
-        out = _Writer(1024 + sum(len(data) + ALIGNMENT for data in self._buffers))
-        buffers = out.tables([out.buffer(data) for data in self._buffers])
-        codes = sorted({operator.code for operator in self._operators})
-        operators = out.tables([out.operator(o, codes.index(o.code)) for o in self._operators])
-        tensors = out.tables([out.tensor(tensor) for tensor in self._tensors])
-        subgraphs = out.tables([out.subgraph(tensors, operators, tuple(inputs), tuple(outputs))])
-        return out.model(out.tables([out.operator_code(code) for code in codes]), subgraphs, buffers)
+        self.operators.append(_Operator(code, tuple(inputs), tuple(outputs), options, fields, tuple(intermediates)))
 
 
 class _Writer:
@@ -178,6 +203,8 @@ class _Writer:
         schema.TensorAddBuffer(self._builder, tensor.buffer)
         if quantization:
             schema.TensorAddQuantization(self._builder, quantization)
+        if tensor.variable:
+            schema.TensorAddIsVariable(self._builder, True)
         schema.TensorAddHasRank(self._builder, True)
         end: int = schema.TensorEnd(self._builder)
         return end
@@ -186,6 +213,7 @@ class _Writer:
         """An operator and its options."""
         options = self.options(operator.options, operator.fields) if operator.options else 0
         inputs, outputs = self.vector(operator.inputs), self.vector(operator.outputs)
+        intermediates = self.vector(operator.intermediates) if operator.intermediates else 0
         schema.OperatorStart(self._builder)
         schema.OperatorAddOpcodeIndex(self._builder, code_index)
         schema.OperatorAddInputs(self._builder, inputs)
@@ -194,6 +222,8 @@ class _Writer:
             kind = getattr(schema.BuiltinOptions, operator.options)
             schema.OperatorAddBuiltinOptionsType(self._builder, kind)
             schema.OperatorAddBuiltinOptions(self._builder, options)
+        if intermediates:
+            schema.OperatorAddIntermediates(self._builder, intermediates)
         end: int = schema.OperatorEnd(self._builder)
         return end
 
@@ -214,9 +244,16 @@ class _Writer:
         end: int = schema.OperatorCodeEnd(self._builder)
         return end
 
-    def subgraph(self, tensors: int, operators: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> int:
-        """The subgraph."""
-        taken, given = self.vector(inputs), self.vector(outputs)
+    def subgraph(self, graph: FlatGraph, codes: Sequence[int]) -> int:
+        """A graph.
+
+        Args:
+            graph: complete.
+            codes: which operators the numbers in the file mean.
+        """
+        operators = self.tables([self.operator(o, codes.index(o.code)) for o in graph.operators])
+        tensors = self.tables([self.tensor(tensor) for tensor in graph.tensors])
+        taken, given = self.vector(graph.inputs), self.vector(graph.outputs)
         schema.SubGraphStart(self._builder)
         schema.SubGraphAddTensors(self._builder, tensors)
         schema.SubGraphAddInputs(self._builder, taken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from drivers.litert_translate.images import refuse_inner_axis
 from drivers.litert_translate.node import Node, UntranslatableError
 from nnhal.types import OperationType
 
@@ -33,21 +34,15 @@ def _batch_matmul(node: Node) -> None:
     )
 
 
-def _refuse_inner_axis(node: Node, operator: str, name: str) -> None:
-    rank = len(node.shape(name))
-    if node.axis("axis", rank) != rank - 1:
-        raise UntranslatableError(f"LiteRT's {operator} works along the last axis only")
-
-
 def _softmax(node: Node) -> None:
     """SOFTMAX."""
-    _refuse_inner_axis(node, "SOFTMAX", "input")
+    refuse_inner_axis(node, "SOFTMAX", "input")
     node.add("SOFTMAX", node.tensors("input"), node.all_results(), "SoftmaxOptions", Beta=node.real("beta"))
 
 
 def _log_softmax(node: Node) -> None:
     """LOG_SOFTMAX."""
-    _refuse_inner_axis(node, "LOG_SOFTMAX", "logits")
+    refuse_inner_axis(node, "LOG_SOFTMAX", "logits")
     if node.real("beta") != 1.0:
         raise UntranslatableError("LiteRT's LOG_SOFTMAX has no beta other than 1")
     node.add("LOG_SOFTMAX", node.tensors("logits"), node.all_results())

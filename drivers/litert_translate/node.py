@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 from ai_edge_litert.schema_py_generated import TensorType
 
-from drivers.litert_translate.flatbuffer import FlatModel, Quantization
-from nnhal.model import ChannelQuant, Model, Operand, Operation, constant_bytes, constant_value, is_known, is_tensor
+from drivers.litert_translate.flatbuffer import NO_TENSOR, FlatGraph, Quantization
+from nnhal.model import (
+    ChannelQuant,
+    Model,
+    Operand,
+    Operation,
+    Subgraph,
+    constant_bytes,
+    constant_value,
+    is_known,
+    is_tensor,
+    operand_size,
+)
 from nnhal.operations import OperandDef, operations
 from nnhal.types import Array, OperandLifeTime, OperandType
 
@@ -26,6 +37,11 @@ TENSOR_TYPES: dict[int, int] = {
     OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: TensorType.INT8,
     OperandType.TENSOR_QUANT16_SYMM: TensorType.INT16,
     OperandType.TENSOR_QUANT16_ASYMM: TensorType.UINT16,
+    OperandType.FLOAT32: TensorType.FLOAT32,  # scalars, where they are not attributes: tensors of rank 0
+    OperandType.FLOAT16: TensorType.FLOAT16,
+    OperandType.INT32: TensorType.INT32,
+    OperandType.UINT32: TensorType.UINT32,
+    OperandType.BOOL: TensorType.BOOL,
 }
 
 
@@ -34,11 +50,19 @@ class UntranslatableError(Exception):
 
 
 class Tensors:
-    """The tensors of a file that stand for the operands of a model, added when they are first asked for."""
+    """The tensors of a graph in a file that stand for the operands of a model's graph, added when first asked for.
 
-    def __init__(self, model: Model, flat: FlatModel) -> None:
+    Attributes:
+        model: holds the constants.
+        graph: the main one or one that it refers to.
+        flat: the graph in the file.
+    """
+
+    def __init__(self, model: Model, graph: Subgraph, flat: FlatGraph, branch: Callable[[Subgraph], int]) -> None:
         self.model = model
+        self.graph = graph
         self.flat = flat
+        self.branch = branch
         self._indexes: dict[int, int] = {}
 
     def index(self, operand_index: int) -> int:
@@ -52,16 +76,25 @@ class Tensors:
         return self._indexes[operand_index]
 
     def _add(self, operand_index: int) -> int:
-        operand = self.model.main.operands[operand_index]
-        if not is_tensor(operand.type):
-            raise UntranslatableError(f"operand {operand_index} is no constant, and LiteRT has scalars as attributes")
+        operand = self.graph.operands[operand_index]
         kind = TENSOR_TYPES.get(operand.type)
         if kind is None:
             raise UntranslatableError(f"operand {operand_index} has a type for which LiteRT has no tensor")
-        if not is_known(operand.dimensions):
+        if is_tensor(operand.type) and not is_known(operand.dimensions):
             raise UntranslatableError(f"operand {operand_index} has dimensions that are known at execution only")
         data = constant_bytes(self.model, operand) if operand.lifetime in CONSTANTS else None
         return self.flat.tensor(operand.dimensions, kind, data, quantization(operand))
+
+    def share(self, operand_index: int, tensor: int) -> None:
+        """Lets an operand that has no tensor yet be one that is there."""
+        if operand_index in self._indexes:
+            raise UntranslatableError(f"operand {operand_index} has a tensor before the operation that gives it")
+        self._indexes[operand_index] = tensor
+
+    def readers(self, operand_index: int) -> int:
+        """How often an operand is read: by operations, and as an output of the graph."""
+        reads = sum(operation.inputs.count(operand_index) for operation in self.graph.operations)
+        return reads + self.graph.output_indexes.count(operand_index)
 
 
 def quantization(operand: Operand) -> Quantization | None:
@@ -102,7 +135,7 @@ class Node:
         self.flat = tensors.flat
         self.inputs = operation.inputs
         self.results = operation.outputs
-        operands = self._model.main.operands
+        self._operands = operands = tensors.graph.operands
         kinds = tuple(operands[i].type for i in operation.inputs)
         layout = _layout(operation.type, kinds, tuple(operands[i].type for i in operation.outputs))
         if layout is None:
@@ -113,7 +146,7 @@ class Node:
 
     def __getitem__(self, name: str) -> Operand:
         """The operand of that name."""
-        return self._model.main.operands[self._names[name]]
+        return self._operands[self._names[name]]
 
     def has(self, name: str) -> bool:
         """Whether an input is given and not omitted."""
@@ -127,10 +160,18 @@ class Node:
         """The tensor that stands for an operand."""
         return self._tensors.index(self._names[name])
 
+    def tensor_of(self, index: int) -> int:
+        """The tensor that stands for an operand known by index, where a name stands for several."""
+        return self._tensors.index(index)
+
     def constant_with(self, name: str, known: Quantization) -> int:
         """A constant operand's value once more, with scales that the operand itself does not have."""
         data = constant_bytes(self._model, self[name])
         return self.flat.tensor(self.shape(name), TENSOR_TYPES[self[name].type], data, known)
+
+    def optional(self, name: str) -> int:
+        """The tensor that stands for an operand, or none where it is omitted or left off."""
+        return self.tensor(name) if self.has(name) else NO_TENSOR
 
     def tensors(self, *names: str) -> list[int]:
         """The tensors that stand for several operands."""
@@ -138,13 +179,12 @@ class Node:
 
     def quantizations(self) -> set[Quantization | None]:
         """What scales and zero points the quantised inputs and results have."""
-        operands = [self._model.main.operands[i] for i in (*self.inputs, *self.results)]
+        operands = [self._operands[i] for i in (*self.inputs, *self.results)]
         return {quantization(operand) for operand in operands if operand.scale > 0}
 
     def all_inputs(self, count: int | None = None) -> list[int]:
         """The tensors that stand for the first inputs, all that are tensors when no number is given."""
-        operands = self._model.main.operands
-        return [self._tensors.index(i) for i in self.inputs[:count] if is_tensor(operands[i].type)]
+        return [self._tensors.index(i) for i in self.inputs[:count] if is_tensor(self._operands[i].type)]
 
     def all_results(self) -> list[int]:
         """The tensors that stand for the results."""
@@ -193,13 +233,66 @@ class Node:
         axis = self.integer(name)
         return axis + rank if axis < 0 else axis
 
+    def state(self, name: str, result: str) -> int:
+        """A variable tensor: what an operator finds in it is an input, and what it leaves there a result.
+
+        It stands for both operands where the input is the graph's alone, else it is filled by a copy.
+
+        Args:
+            name: of the input.
+            result: of the result; it need not be there.
+        """
+        index = self._names[name]
+        tensor = self._tensors.index(index)
+        alone = self[name].lifetime == OperandLifeTime.SUBGRAPH_INPUT and self._tensors.readers(index) == 1
+        if not alone:
+            given, tensor = tensor, self.flat.like(tensor)
+            self.copy(given, tensor, self.shape(name))
+        self.flat.make_variable(tensor)
+        if result in self._names:
+            self._tensors.share(self._names[result], tensor)
+        return tensor
+
+    def copy(self, given: int, tensor: int, shape: Sequence[int]) -> None:
+        """Copies a tensor into another one of the same elements, whose shape is told."""
+        self.add("RESHAPE", [given, self.flat.ints(shape)], [tensor], "ReshapeOptions", NewShape=shape)
+
+    def zeros(self, name: str) -> None:
+        """Gives a result that no operator writes, because it may hold anything."""
+        operand = self[name]
+        data = bytes(operand_size(operand))
+        tensor = self.flat.tensor(operand.dimensions, TENSOR_TYPES[operand.type], data, quantization(operand))
+        self._tensors.share(self._names[name], tensor)
+
+    def branch(self, graph: Subgraph) -> int:
+        """Translates a graph that the operation runs; its number in the file."""
+        return self._tensors.branch(graph)
+
+    def graph(self, name: str) -> Subgraph:
+        """The graph that an operand refers to."""
+        return self._model.referenced[self[name].location.offset]
+
     def add(
         self,
         operator: str,
         inputs: Sequence[int],
         outputs: Sequence[int],
         options: str | None = None,
+        intermediates: Sequence[int] = (),
         **fields: int | float | bool | Sequence[int],
     ) -> None:
-        """Adds an operator to the file; see `FlatModel.operator`."""
-        self.flat.operator(operator, inputs, outputs, options, **fields)
+        """Adds an operator to the file; see `FlatGraph.operator`."""
+        self.flat.operator(operator, inputs, outputs, options, intermediates, **fields)
+
+    def add_to_vector(
+        self,
+        operator: str,
+        inputs: Sequence[int],
+        options: str | None = None,
+        **fields: int | float | bool | Sequence[int],
+    ) -> None:
+        """Adds an operator whose only result has rank 0 in LiteRT; NNAPI, which has no such tensors, calls it [1]."""
+        (output,) = self.all_results()
+        scalar = self.flat.like(output, ())
+        self.flat.operator(operator, inputs, [scalar], options, **fields)
+        self.copy(scalar, output, (1,))

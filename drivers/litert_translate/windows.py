@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ai_edge_litert import schema_py_generated as schema
 
 from drivers.litert_translate.flatbuffer import Quantization
+from drivers.litert_translate.images import refuse_nchw
 from drivers.litert_translate.node import Node, UntranslatableError
 from nnhal.model import ChannelQuant
 from nnhal.types import OperandType, OperationType, PaddingScheme
@@ -42,11 +43,6 @@ class _Extent:
     def is_padded_like(self, other: tuple[int, int]) -> bool:
         """Whether another padding gives the same windows; what lies behind the last one does not matter."""
         return self.padding[0] == other[0] and self.outputs(*self.padding) == self.outputs(*other)
-
-
-def _refuse_nchw(node: Node) -> None:
-    if node.flag("nchw"):
-        raise UntranslatableError("LiteRT has NHWC only")
 
 
 def _refuse_filter(node: Node) -> None:
@@ -117,7 +113,7 @@ def _convolution(operator: str, options: str) -> Translator:
     """CONV_2D, GROUPED_CONV_2D and DEPTHWISE_CONV_2D."""
 
     def write(node: Node) -> None:
-        _refuse_nchw(node)
+        refuse_nchw(node)
         _refuse_filter(node)
         dilated = node.knows("dilation_h")
         dilations = (node.integer("dilation_h"), node.integer("dilation_w")) if dilated else (1, 1)
@@ -145,7 +141,7 @@ def _convolution(operator: str, options: str) -> Translator:
 
 def _transpose_convolution(node: Node) -> None:
     """TRANSPOSE_CONV_2D."""
-    _refuse_nchw(node)
+    refuse_nchw(node)
     _refuse_filter(node)
     if node.has("output_shape"):
         node.ints("output_shape")  # LiteRT is told the output's dimensions: they must not depend on an input
@@ -183,7 +179,7 @@ def _pool(operator: str) -> Translator:
     """AVERAGE_POOL_2D, MAX_POOL_2D and L2_POOL_2D."""
 
     def write(node: Node) -> None:
-        _refuse_nchw(node)
+        refuse_nchw(node)
         windows = (node.integer("filter_h"), node.integer("filter_w"))
         padding, extents = _padding(node, windows)
         if extents is not None:

@@ -1,0 +1,159 @@
+"""Recurrent operations. NNAPI hands states in and out; LiteRT keeps them in variable tensors, see `Node.state`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from drivers.litert_translate.node import Node, UntranslatableError
+from nnhal.types import OperationType
+
+Translator = Callable[[Node], None]
+FUSED = range(5)  # none, RELU, RELU1, RELU6, TANH: one code in both
+GATES = ("input", "forget", "cell", "output")
+
+
+def _activation(node: Node) -> int:
+    code = node.integer("activation")
+    if code not in FUSED:
+        raise UntranslatableError(f"LiteRT's file format has no activation with code {code}")
+    return code
+
+
+def _rnn(node: Node) -> None:
+    """RNN; its two results are the same."""
+    inputs = node.tensors("input", "weights", "recurrent_weights", "bias")
+    inputs.append(node.state("hidden_state_in", "hidden_state_out"))
+    node.add("RNN", inputs, node.tensors("output"), "RNNOptions", FusedActivationFunction=_activation(node))
+
+
+def _svdf(node: Node) -> None:
+    """SVDF."""
+    inputs = [*node.tensors("input", "weights_feature", "weights_time"), node.optional("bias")]
+    inputs.append(node.state("state_in", "state_out"))
+    node.add(
+        "SVDF",
+        inputs,
+        node.tensors("output"),
+        "SVDFOptions",
+        Rank=node.integer("rank"),
+        FusedActivationFunction=_activation(node),
+    )
+
+
+def _sequence_rnn(node: Node) -> None:
+    """UNIDIRECTIONAL_SEQUENCE_RNN."""
+    inputs = node.tensors("input", "weights", "recurrent_weights", "bias")
+    inputs.append(node.state("hidden_state_in", "hidden_state_out"))
+    node.add(
+        "UNIDIRECTIONAL_SEQUENCE_RNN",
+        inputs,
+        node.tensors("output"),
+        "SequenceRNNOptions",
+        TimeMajor=node.flag("time_major"),
+        FusedActivationFunction=_activation(node),
+    )
+
+
+def _bidirectional_rnn(node: Node) -> None:
+    """BIDIRECTIONAL_SEQUENCE_RNN."""
+    inputs = node.tensors("input")
+    for way in ("fw", "bw"):
+        inputs += node.tensors(f"{way}_weights", f"{way}_recurrent_weights", f"{way}_bias")
+        inputs.append(node.state(f"{way}_hidden_state_in", f"{way}_hidden_state_out"))
+    inputs += [node.optional(name) for name in ("aux_input", "fw_aux_weights", "bw_aux_weights")]
+    merged = node.flag("merge_outputs")
+    node.add(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        inputs,
+        node.tensors("fw_output") if merged else node.tensors("fw_output", "bw_output"),
+        "BidirectionalSequenceRNNOptions",
+        TimeMajor=node.flag("time_major"),
+        MergeOutputs=merged,
+        FusedActivationFunction=_activation(node),
+    )
+
+
+def _cell(node: Node, way: str = "") -> list[int]:
+    """Weights, biases and projection of an LSTM cell, in the order that both have."""
+    names = [f"{source}_to_{gate}_w" for source in ("input", "recurrent") for gate in GATES]
+    names += [f"cell_to_{gate}_w" for gate in GATES if gate != "cell"]
+    names += [*(f"{gate}_bias" if gate == "cell" else f"{gate}_gate_bias" for gate in GATES)]
+    names += ["projection_w", "projection_bias"]
+    return [node.optional(way + name) for name in names]
+
+
+def _layer_norm(node: Node) -> list[int]:
+    """Weights of the layer normalisation, nothing where there is none."""
+    names = [f"{gate}_layer_norm_w" for gate in GATES]
+    return [node.optional(name) for name in names] if any(node.has(name) for name in names) else []
+
+
+def _clips(node: Node) -> dict[str, float]:
+    return {"CellClip": node.real("cell_clip"), "ProjClip": node.real("proj_clip")}
+
+
+def _lstm(node: Node) -> None:
+    """LSTM. What its scratch result holds is left open: zeros."""
+    inputs = [node.tensor("input"), *_cell(node)]
+    inputs += [node.state("output_state_in", "output_state_out"), node.state("cell_state_in", "cell_state_out")]
+    inputs += _layer_norm(node)
+    node.zeros("scratch")
+    node.add(
+        "LSTM",
+        inputs,
+        node.tensors("output"),
+        "LSTMOptions",
+        FusedActivationFunction=_activation(node),
+        **_clips(node),
+    )
+
+
+def _sequence_lstm(node: Node) -> None:
+    """UNIDIRECTIONAL_SEQUENCE_LSTM."""
+    inputs = [node.tensor("input"), *_cell(node)]
+    inputs += [node.state("output_state_in", "output_state_out"), node.state("cell_state_in", "cell_state_out")]
+    inputs += _layer_norm(node)
+    node.add(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        inputs,
+        node.tensors("output"),
+        "UnidirectionalSequenceLSTMOptions",
+        FusedActivationFunction=_activation(node),
+        TimeMajor=node.flag("time_major"),
+        **_clips(node),
+    )
+
+
+def _bidirectional_lstm(node: Node) -> None:
+    """BIDIRECTIONAL_SEQUENCE_LSTM."""
+    norms: Sequence[str] = [f"{way}_{gate}_layer_norm_w" for way in ("fw", "bw") for gate in GATES]
+    if any(node.has(name) for name in norms):
+        raise UntranslatableError("LiteRT's BIDIRECTIONAL_SEQUENCE_LSTM has no layer normalisation")
+    inputs = [node.tensor("input"), *_cell(node, "fw_"), *_cell(node, "bw_")]
+    for way in ("fw", "bw"):
+        inputs.append(node.state(f"{way}_activation_state_in", f"{way}_activation_state_out"))
+        inputs.append(node.state(f"{way}_cell_state_in", f"{way}_cell_state_out"))
+    inputs.append(node.optional("aux_input"))
+    inputs += [node.optional(f"{way}_aux_input_to_{gate}_w") for way in ("fw", "bw") for gate in GATES]
+    merged = node.flag("merge_outputs")
+    node.add(
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
+        inputs,
+        node.tensors("fw_output") if merged else node.tensors("fw_output", "bw_output"),
+        "BidirectionalSequenceLSTMOptions",
+        FusedActivationFunction=_activation(node),
+        TimeMajor=node.flag("time_major"),
+        MergeOutputs=merged,
+        **_clips(node),
+    )
+
+
+TRANSLATORS: Mapping[int, Translator] = {
+    OperationType.RNN: _rnn,
+    OperationType.SVDF: _svdf,
+    OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _sequence_rnn,
+    OperationType.BIDIRECTIONAL_SEQUENCE_RNN: _bidirectional_rnn,
+    OperationType.LSTM: _lstm,
+    OperationType.UNIDIRECTIONAL_SEQUENCE_LSTM: _sequence_lstm,
+    OperationType.BIDIRECTIONAL_SEQUENCE_LSTM: _bidirectional_lstm,
+}
