@@ -82,6 +82,11 @@ class Draft:
         return self.scope.source
 
     @property
+    def alone(self) -> bool:
+        """Whether nothing follows: only then may results be infinite."""
+        return not self.scope.reuse
+
+    @property
     def form(self) -> str:
         """Name of the form that is drawn."""
         return self.signature.form.name

@@ -131,7 +131,7 @@ def _draw_pad_value(draft: Draft) -> None:
         low, high = limits(x.type)
         draft.scalar("pad_value", draft.choose((low, high)) if draft.chance(25) else draft.integer(low, high))
     elif draft.chance(30):
-        draft.scalar("pad_value", draft.choose((0.0, *FINITE, -np.inf)))
+        draft.scalar("pad_value", draft.choose((0.0, *FINITE, -np.inf) if draft.alone else (0.0, *FINITE)))
     else:
         draft.scalar("pad_value", draft.real(-10.0, 10.0))
 

@@ -58,7 +58,7 @@ def draw_scalars(draft: Draft, projected: bool) -> None:
     draft.scalar("activation", int(draft.choose(tuple(LstmActivation))))
     draft.scalar("cell_clip", draft.real(0.5, 1.5) if draft.chance(45) else 0.0)
     clip = draft.chance(55 if projected else 25)
-    draft.scalar("proj_clip", draft.real(0.2, 0.8) if clip else 0.0)
+    draft.scalar("proj_clip", draft.real(*((0.2, 0.6) if coarse(draft) else (0.1, 0.45))) if clip else 0.0)
 
 
 def draw_cell(draft: Draft, frame: Frame, prefix: str = "", aux: int = 0,

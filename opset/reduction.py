@@ -255,7 +255,8 @@ def _draw_extremum(sign: float) -> Callable[[Draft], None]:
         spans = [(-2.0, 2.0), (-2.0, -0.3), (0.3, 2.0)]
         spans += [FINITE] if floats else []
         low, high = draft.choose(spans)
-        won, lost = floats and draft.chance(15), floats and draft.chance(15)
+        infinite = floats and draft.alone
+        won, lost = infinite and draft.chance(15), infinite and draft.chance(15)
 
         def plant(value: Array) -> Array:
             """The infinity that loses stands beside a finite value wherever more than one value is reduced."""
@@ -413,7 +414,7 @@ def _draw_position(sign: float) -> Callable[[Draft], None]:
         low, high, step = _levels(kind, way)
 
         def plant(value: Array) -> Array:
-            if way == "infinite" and kind in (F32, F16):
+            if way == "infinite" and kind in (F32, F16) and draft.alone:
                 return _with_infinity(value, sign)
             if way == "any" and kind == F32:
                 return np.asarray(np.rint(value * GRID) / GRID)

@@ -186,9 +186,8 @@ def _draw_fill(draft: Draft) -> None:
         low, high = draft.choose(((-100, 100), (INT32.min, INT32.max)))
         draft.scalar("value", draft.integer(low, high))
     else:
-        draft.scalar(
-            "value", draft.choose((0.0, np.inf, -np.inf, *FINITE)) if draft.chance(20) else draft.real(-9.0, 9.0)
-        )
+        special = (0.0, np.inf, -np.inf, *FINITE) if draft.alone else (0.0, *FINITE)
+        draft.scalar("value", draft.choose(special) if draft.chance(20) else draft.real(-9.0, 9.0))
 
 
 FILL = OperationDef(

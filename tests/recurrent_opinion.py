@@ -226,7 +226,8 @@ def wide_in_reals(call: Call) -> dict[str, Array]:
         c = np.clip(c, -call["cell_clip"].item(), call["cell_clip"].item())
     h = sigmoid(gate("output")) * np.tanh(c)
     if call.has("projection_w"):
-        bias = call["projection_bias"]
+        bias, step = call["projection_bias"], call["hidden_scale"].item()
+        h = np.rint(h / step) * step  # the one rounding on the way that shows in the output
         h = h @ real(call, "projection_w").T + bias.value * bias.scale
     return {"output_state_out": h, "cell_state_out": c, "output": h}
 
