@@ -33,7 +33,7 @@ from nnhal.device import (
 )
 from nnhal.errors import DriverError, UsageError
 from nnhal.model import Model, Request, Translation
-from nnhal.types import Array, DeviceType, ErrorStatus
+from nnhal.types import Array, DeviceType, ErrorStatus, OperationType
 
 RUNTIMES = ("ai_edge_litert", "tflite_runtime")  # the first one that is there is taken
 RESOLVERS = {
@@ -90,7 +90,7 @@ class LiteRT(Adapter):
         translation = _translation(model)
         if translation.artifact is None:
             return list(translation.unsupported)
-        tried = self._try(translation.artifact)
+        tried = self._try(translation.artifact, _has_loop(model))
         reason = tried if isinstance(tried, str) else None
         return [reason] * len(model.main.operations)
 
@@ -100,22 +100,23 @@ class LiteRT(Adapter):
         if translation.artifact is None:
             reason = next(reason for reason in translation.unsupported if reason is not None)
             raise DriverError(ErrorStatus.GENERAL_FAILURE, reason)
-        tried = self._try(translation.artifact, take=True)
+        tried = self._try(translation.artifact, _has_loop(model), take=True)
         if isinstance(tried, str):
             raise DriverError(ErrorStatus.GENERAL_FAILURE, tried)
         return _Prepared(model, translation.artifact, self._runtime, tried)
 
-    def _try(self, artifact: bytes, *, take: bool = False) -> _Interpreter | str:
+    def _try(self, artifact: bytes, loop: bool, *, take: bool = False) -> _Interpreter | str:
         """An interpreter that has run the file once, or what the runtime said instead.
 
         Args:
             artifact: the file.
+            loop: there is one in it, that might not end on made-up values: it is loaded and not run.
             take: the interpreter is the caller's alone; else it is kept, with the last few, for the next who asks.
         """
         with self._lock:
             tried = self._tried.pop(artifact, None)
         if tried is None:
-            tried = self._runtime.attempt(artifact)
+            tried = self._runtime.attempt(artifact, run=not loop)
         if isinstance(tried, str) or not take:
             with self._lock:
                 self._tried[artifact] = tried
@@ -128,6 +129,11 @@ def _translation(model: Model) -> Translation:
     if model.translation is None:
         raise DriverError(ErrorStatus.GENERAL_FAILURE, "this adapter runs translated models only")
     return model.translation
+
+
+def _has_loop(model: Model) -> bool:
+    graphs = (model.main, *model.referenced)
+    return any(operation.type == OperationType.WHILE for graph in graphs for operation in graph.operations)
 
 
 def _check_deadline(deadline: int | None) -> None:
@@ -159,14 +165,20 @@ class _Runtime:
             )
         )
 
-    def attempt(self, artifact: bytes) -> _Interpreter | str:
+    def attempt(self, artifact: bytes, run: bool) -> _Interpreter | str:
         """The same, tried out on made-up values; or what the runtime said.
 
         Many kernels look at their types when they run and not before, so that only a run tells what is supported.
+        Nothing should stumble over ones; an index of 1 may lie outside, so that zeros are tried after them.
+
+        Args:
+            artifact: the file.
+            run: whether it is run.
         """
         try:
             interpreter = self.load(artifact)
-            interpreter.run(interpreter.made_up_inputs())
+            if run and not interpreter.runs_on(1):
+                interpreter.run(interpreter.made_up_inputs(0))
         except (RuntimeError, ValueError) as error:
             return f"{self.name} {self.version}: {_message(error)}"
         return interpreter
@@ -211,15 +223,23 @@ class _Interpreter:
         self._interpreter.invoke()
         return [self._interpreter.get_tensor(index) for index in self._outputs]
 
-    def made_up_inputs(self) -> list[Array]:
-        """Inputs that no kernel should stumble over: ones, quantised ones a step above the zero point."""
+    def runs_on(self, number: int) -> bool:
+        """Whether a run on made-up values ends well."""
+        try:
+            self.run(self.made_up_inputs(number))
+        except RuntimeError:
+            return False
+        return True
+
+    def made_up_inputs(self, number: int) -> list[Array]:
+        """Inputs that are one number everywhere, quantised ones that many steps above the zero point."""
         values = []
         for details in self._inputs:
             dtype = np.dtype(details["dtype"])
-            one = details["quantization"][1] + 1
+            value = details["quantization"][1] + number
             if dtype.kind in "iu":
-                one = min(one, np.iinfo(dtype).max)
-            values.append(np.full(details["shape"], one, dtype))
+                value = min(value, np.iinfo(dtype).max)
+            values.append(np.full(details["shape"], value, dtype))
         return values
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from nnhal.model import ChannelQuant
 from nnhal.operations import Signature
 from nnhal.types import FL8, Array, FeatureLevel, OperandType
+from opset.quantization import QUANTIZED
 
 if TYPE_CHECKING:
     from opset.branch import Branch
@@ -128,6 +129,11 @@ def int32_tensor(values: object) -> Argument:
     """A TENSOR_INT32 of rank 1 (shapes, axes, permutations)."""
     array = np.asarray(values, np.int32).reshape(-1)
     return Argument(OperandType.TENSOR_INT32, array.shape, value=array)
+
+
+def omitted(operand_type: OperandType) -> Argument:
+    """An operand without a value. One of a quantised type still needs a legal scale."""
+    return Argument(operand_type, (0,), 1.0 if operand_type in QUANTIZED else 0.0, omitted=True)
 
 
 def with_value(call: Call, name: str, value: float | bool) -> Call:

@@ -11,7 +11,7 @@ import numpy as np
 from nnhal.model import ChannelQuant
 from nnhal.operations import Signature
 from nnhal.types import FL8, Array, FeatureLevel, OperandType, info
-from opset.call import Argument, int32_tensor, scalar
+from opset.call import Argument, int32_tensor, omitted, scalar
 from opset.quantization import FLOATS, QUANTIZED, float32, limits
 from opset.source import Source, choice
 
@@ -221,7 +221,7 @@ class Draft:
 
     def omit(self, name: str) -> None:
         """Leaves an omittable input without a value."""
-        self.put(name, Argument(self.type(name), (0,), omitted=True))
+        self.put(name, omitted(self.type(name)))
 
     def activation(self, name: str = "activation") -> int:
         """Draws the fused activation (NONE for plain integers) and returns it."""

@@ -7,7 +7,7 @@ import numpy as np
 from nnhal.model import ChannelQuant
 from nnhal.types import Array, OperandType, info
 from opset.branch import Branch
-from opset.call import Argument, Call
+from opset.call import Argument, Call, omitted
 from opset.definition import Example, OperationDef
 from opset.quantization import float32
 
@@ -45,7 +45,7 @@ def from_example(definition: OperationDef, example: Example) -> tuple[Call, dict
 
 def _argument(kind: OperandType, value: object, quantization: tuple[object, int] | None) -> Argument:
     if value is None:
-        return Argument(kind, (0,), omitted=True)
+        return omitted(kind)
     stored = np.asarray(value).astype(info(kind).dtype)
     scale, zero_point = quantization or (0.0, 0)
     if isinstance(scale, tuple):

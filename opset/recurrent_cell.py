@@ -8,7 +8,7 @@ from typing import Generic
 
 from nnhal.operations import OperandDef
 from nnhal.types import Array, LstmActivation
-from opset.call import Argument, Call, with_shape, with_value
+from opset.call import Call, omitted, with_shape, with_value
 from opset.definition import ExecutionRule, int32, real_scalar, tensor
 from opset.recurrent_numbers import Number, Numbers
 from opset.values import Values
@@ -193,7 +193,7 @@ def together_rule(label: str, text: str, group: Callable[[Call], Sequence[str]])
 
 def without(call: Call, name: str) -> Call:
     """The call with an input omitted."""
-    return call.with_input(name, Argument(call[name].type, (0,), omitted=True))
+    return call.with_input(name, omitted(call[name].type))
 
 
 def ranks_rule(names: Mapping[str, int]) -> ExecutionRule:

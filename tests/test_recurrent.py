@@ -8,7 +8,7 @@ import pytest
 
 from nnhal.operations import Signature
 from nnhal.types import FL3, FL4, Array
-from opset.call import Argument, Call, scalar
+from opset.call import Call, omitted, scalar
 from opset.definition import OperationDef
 from opset.evaluate import run_call
 from opset.fixed_point import logistic_q15, over_root, rescale, rounding_shift, tanh_q15
@@ -110,7 +110,7 @@ def without(*endings: str):
         if not there:
             return None
         for name in there:
-            call = call.with_input(name, Argument(call[name].type, (0,), omitted=True))
+            call = call.with_input(name, omitted(call[name].type))
         return results_of(call, call)
 
     fault.__name__ = f"without_{endings[0]}"

@@ -83,6 +83,8 @@ def _l2_normalization(node: Node) -> None:
 def _local_response_normalization(node: Node) -> None:
     """LOCAL_RESPONSE_NORMALIZATION."""
     refuse_inner_axis(node, "LOCAL_RESPONSE_NORMALIZATION", "input")
+    if len(node.shape("input")) != RANK:
+        raise UntranslatableError("LiteRT's LOCAL_RESPONSE_NORMALIZATION takes images of rank 4 only")
     node.add(
         "LOCAL_RESPONSE_NORMALIZATION",
         node.tensors("input"),

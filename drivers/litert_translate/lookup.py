@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from ai_edge_litert import schema_py_generated as schema
 
 from drivers.litert_translate.node import Node, UntranslatableError
-from nnhal.types import OperationType
+from nnhal.types import OperandType, OperationType
 
 Translator = Callable[[Node], None]
 PROJECTIONS: dict[int, int] = {2: schema.LSHProjectionType.DENSE, 3: schema.LSHProjectionType.SPARSE}
@@ -31,8 +31,7 @@ def _hashtable_lookup(node: Node) -> None:
 
 def _top_k(node: Node) -> None:
     """TOPK_V2."""
-    inputs = [node.tensor("input"), node.flat.ints([node.integer("k")], ())]
-    node.add("TOPK_V2", inputs, node.all_results(), "TopKV2Options")
+    raise UntranslatableError("LiteRT's TOPK_V2 puts the smaller index of equal values first, NNAPI the larger")
 
 
 def _lsh_projection(node: Node) -> None:
@@ -40,6 +39,8 @@ def _lsh_projection(node: Node) -> None:
     kind = node.integer("type")
     if kind not in PROJECTIONS:
         raise UntranslatableError(f"LiteRT's LSH_PROJECTION has no type {kind}, only dense and sparse with offsets")
+    if node["hash"].type != OperandType.TENSOR_FLOAT32:
+        raise UntranslatableError("LiteRT's LSH_PROJECTION reads the hash functions as float32, whatever they are")
     inputs = node.tensors("hash", "input")
     if node.has("weight"):
         inputs.append(node.tensor("weight"))

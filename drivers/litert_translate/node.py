@@ -247,7 +247,7 @@ class Node:
         alone = self[name].lifetime == OperandLifeTime.SUBGRAPH_INPUT and self._tensors.readers(index) == 1
         if not alone:
             given, tensor = tensor, self.flat.like(tensor)
-            self.copy(given, tensor, self.shape(name))
+            self.add("SPLIT", [self.flat.ints([0], ()), given], [tensor], "SplitOptions", NumSplits=1)
         self.flat.make_variable(tensor)
         if result in self._names:
             self._tensors.share(self._names[result], tensor)

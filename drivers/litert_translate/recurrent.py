@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from drivers.litert_translate.node import Node, UntranslatableError
-from nnhal.types import OperationType
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from drivers.litert_translate.flatbuffer import Quantization
+from drivers.litert_translate.node import TENSOR_TYPES, Node, UntranslatableError, quantization
+from nnhal.types import Array, OperationType
 
 Translator = Callable[[Node], None]
 FUSED = range(5)  # none, RELU, RELU1, RELU6, TANH: one code in both
@@ -24,20 +28,6 @@ def _rnn(node: Node) -> None:
     inputs = node.tensors("input", "weights", "recurrent_weights", "bias")
     inputs.append(node.state("hidden_state_in", "hidden_state_out"))
     node.add("RNN", inputs, node.tensors("output"), "RNNOptions", FusedActivationFunction=_activation(node))
-
-
-def _svdf(node: Node) -> None:
-    """SVDF."""
-    inputs = [*node.tensors("input", "weights_feature", "weights_time"), node.optional("bias")]
-    inputs.append(node.state("state_in", "state_out"))
-    node.add(
-        "SVDF",
-        inputs,
-        node.tensors("output"),
-        "SVDFOptions",
-        Rank=node.integer("rank"),
-        FusedActivationFunction=_activation(node),
-    )
 
 
 def _sequence_rnn(node: Node) -> None:
@@ -148,7 +138,72 @@ def _bidirectional_lstm(node: Node) -> None:
     )
 
 
+def _svdf(node: Node) -> None:
+    """SVDF."""
+    raise UntranslatableError("LiteRT's SVDF makes room in its memory before it adds a value, NNAPI afterwards")
+
+
+def _joined(node: Node, arrays: Sequence[Array], like: str) -> int:
+    """A constant of several ones, with the type and scale of one of them."""
+    operand, value = node[like], np.concatenate(arrays)
+    return node.flat.tensor(value.shape, TENSOR_TYPES[operand.type], value.tobytes(), quantization(operand))
+
+
+def _quantized_16bit_lstm(node: Node) -> None:
+    """QUANTIZED_16BIT_LSTM: LiteRT's basic kernel, with one matrix for all gates. It keeps no state."""
+    order = ("input", "cell", "forget", "output")
+    rows = [
+        np.concatenate([node.value(f"{source}_to_{gate}_w") for source in ("recurrent", "input")], axis=1)
+        for gate in order
+    ]
+    biases = [node.value("cell_bias" if gate == "cell" else f"{gate}_gate_bias") for gate in order]
+    batch, units = node.shape("prev_output")
+    places = units + node.shape("input")[1]
+    joined = node.flat.like(node.tensor("input"), (batch, places))
+    sums = Quantization((2.0**-12,), (0,))
+    gates = node.flat.tensor((batch, 4 * units), schema.TensorType.INT16, None, sums)
+    node.add(
+        "LSTM",
+        [
+            *node.tensors("input", "prev_output"),
+            _joined(node, rows, "input_to_input_w"),
+            _joined(node, biases, "input_gate_bias"),
+            node.tensor("prev_cell_state"),
+        ],
+        [*node.tensors("output", "cell_state_out"), joined, gates],
+        "LSTMOptions",
+        KernelType=schema.LSTMKernelType.BASIC,
+        FusedActivationFunction=schema.ActivationFunctionType.TANH,
+    )
+
+
+def _quantized_lstm(node: Node) -> None:
+    """QUANTIZED_LSTM: LiteRT's kernel in integers; scales of what is computed on the way are those of tensors."""
+    inputs = [node.tensor("input"), *_cell(node)]
+    inputs += [node.state("prev_output", "output_state_out"), node.state("prev_cell_state", "cell_state_out")]
+    inputs += _layer_norm(node)
+    between = [
+        node.flat.tensor(
+            (), schema.TensorType.INT16, None, Quantization((node.real(f"{gate}_intermediate_scale"),), (0,))
+        )
+        for gate in GATES
+    ]
+    hidden = Quantization((node.real("hidden_scale"),), (node.integer("hidden_zero_point"),))
+    between.append(node.flat.tensor((), schema.TensorType.INT8, None, hidden))
+    node.add(
+        "LSTM",
+        inputs,
+        node.tensors("output"),
+        "LSTMOptions",
+        between,
+        FusedActivationFunction=schema.ActivationFunctionType.TANH,
+        **_clips(node),
+    )
+
+
 TRANSLATORS: Mapping[int, Translator] = {
+    OperationType.QUANTIZED_16BIT_LSTM: _quantized_16bit_lstm,
+    OperationType.QUANTIZED_LSTM: _quantized_lstm,
     OperationType.RNN: _rnn,
     OperationType.SVDF: _svdf,
     OperationType.UNIDIRECTIONAL_SEQUENCE_RNN: _sequence_rnn,
