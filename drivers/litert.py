@@ -106,17 +106,17 @@ class LiteRT(Adapter):
         return _Prepared(model, translation.artifact, self._runtime, tried)
 
     def _try(self, artifact: bytes, loop: bool, *, take: bool = False) -> _Interpreter | str:
-        """An interpreter that has run the file once, or what the runtime said instead.
+        """An interpreter that has been tried out, or what the runtime said instead.
 
         Args:
             artifact: the file.
-            loop: there is one in it, that might not end on made-up values: it is loaded and not run.
+            loop: there is one in it.
             take: the interpreter is the caller's alone; else it is kept, with the last few, for the next who asks.
         """
         with self._lock:
             tried = self._tried.pop(artifact, None)
         if tried is None:
-            tried = self._runtime.attempt(artifact, run=not loop)
+            tried = self._runtime.attempt(artifact, loop)
         if isinstance(tried, str) or not take:
             with self._lock:
                 self._tried[artifact] = tried
@@ -159,29 +159,40 @@ class _Runtime:
             RuntimeError: the runtime refuses the file.
             ValueError: the same.
         """
-        return _Interpreter(
-            self._interpreter(
-                model_content=artifact, num_threads=self._threads, experimental_op_resolver_type=self._resolver
-            )
+        return _Interpreter(self._open(artifact))
+
+    def _open(self, artifact: bytes) -> Any:
+        return self._interpreter(
+            model_content=artifact, num_threads=self._threads, experimental_op_resolver_type=self._resolver
         )
 
-    def attempt(self, artifact: bytes, run: bool) -> _Interpreter | str:
+    def attempt(self, artifact: bytes, loop: bool) -> _Interpreter | str:
         """The same, tried out on made-up values; or what the runtime said.
 
         Many kernels look at their types when they run and not before, so that only a run tells what is supported.
-        Nothing should stumble over ones; an index of 1 may lie outside, so that zeros are tried after them.
 
         Args:
             artifact: the file.
-            run: whether it is run.
+            loop: there is one in it, that might not end on such values: only the graphs inside are run.
         """
         try:
             interpreter = self.load(artifact)
-            if run and not interpreter.runs_on(1):
-                interpreter.run(interpreter.made_up_inputs(0))
+            self._try_graphs(artifact)
+            if not loop:
+                interpreter.try_out()
         except (RuntimeError, ValueError) as error:
             return f"{self.name} {self.version}: {_message(error)}"
         return interpreter
+
+    def _try_graphs(self, artifact: bytes) -> None:
+        """Runs the graphs that operators run, whether these would run them or not.
+
+        Raises:
+            RuntimeError: one does not run.
+        """
+        for name in self._open(artifact).get_signature_list():
+            graph = self._open(artifact).get_signature_runner(name)  # alone: graphs that hold it release its memory
+            graph(**{key: _made_up(details, 1) for key, details in graph.get_input_details().items()})
 
 
 def _version(package: str) -> str:
@@ -223,24 +234,25 @@ class _Interpreter:
         self._interpreter.invoke()
         return [self._interpreter.get_tensor(index) for index in self._outputs]
 
-    def runs_on(self, number: int) -> bool:
-        """Whether a run on made-up values ends well."""
-        try:
-            self.run(self.made_up_inputs(number))
-        except RuntimeError:
-            return False
-        return True
+    def try_out(self) -> None:
+        """A run on made-up values: no kernel should stumble over ones; an index may have to be 0.
 
-    def made_up_inputs(self, number: int) -> list[Array]:
-        """Inputs that are one number everywhere, quantised ones that many steps above the zero point."""
-        values = []
-        for details in self._inputs:
-            dtype = np.dtype(details["dtype"])
-            value = details["quantization"][1] + number
-            if dtype.kind in "iu":
-                value = min(value, np.iinfo(dtype).max)
-            values.append(np.full(details["shape"], value, dtype))
-        return values
+        Raises:
+            RuntimeError: it does not run.
+        """
+        try:
+            self.run([_made_up(details, 1) for details in self._inputs])
+        except RuntimeError:
+            self.run([_made_up(details, 0) for details in self._inputs])
+
+
+def _made_up(details: Mapping[str, Any], number: int) -> Array:
+    """A value that is one number everywhere, a quantised one that many steps above the zero point."""
+    dtype = np.dtype(details["dtype"])
+    value = details["quantization"][1] + number
+    if dtype.kind in "iu":
+        value = min(value, np.iinfo(dtype).max)
+    return np.full(details["shape"], value, dtype)
 
 
 class _Prepared(PreparedModel):

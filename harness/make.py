@@ -23,8 +23,8 @@ from opset.values import Values
 def expected_outputs(call: Call, relaxed: bool = False) -> tuple[Expected, ...]:
     """What a call's results should be, with the error allowed in each element."""
     results = run_call(call)
-    if call.definition.sampling is not None:
-        return _expected_samples(call, call.definition.sampling)
+    if call.definition.judging.sampling is not None:
+        return _expected_samples(call, call.definition.judging.sampling)
     allowed = allowance(call, results, relaxed)
     return tuple(
         Expected(
@@ -44,7 +44,7 @@ def expected_outputs(call: Call, relaxed: bool = False) -> tuple[Expected, ...]:
 
 def row_groups(call: Call) -> tuple[int, ...]:
     """The group of each row of the results, where the rows of a group may come in any order."""
-    name = call.definition.grouped_by
+    name = call.definition.judging.grouped_by
     return tuple(int(x) for x in run_call(call)[name].stored) if name else ()
 
 
@@ -60,7 +60,7 @@ def _expected_samples(call: Call, sampling: Sampling) -> tuple[Expected, ...]:
 
 def _again(call: Call, constants: Collection[str], relaxed: bool, mode: ExecutionMode) -> tuple[Step, ...]:
     """One more execution with other seeds, whose samples must not be the same; none where they may be by chance."""
-    sampling = call.definition.sampling
+    sampling = call.definition.judging.sampling
     if sampling is None:
         return ()
     model, _ = model_of(call, constants, relaxed)

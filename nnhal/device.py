@@ -348,9 +348,7 @@ class PreparedModel(ABC):
         """A burst object (level 3 on)."""
         raise DriverError(ErrorStatus.GENERAL_FAILURE, "bursts are not supported")
 
-    def create_reusable_execution(
-        self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION
-    ) -> Execution:
+    def create_reusable_execution(self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION) -> Execution:
         """An execution that can be run again and again (level 8)."""
         raise DriverError(ErrorStatus.GENERAL_FAILURE, "reusable executions are not supported")
 
@@ -401,9 +399,7 @@ class Device(ABC):
         return [None] * len(model.main.operations)
 
     @abstractmethod
-    def prepare_model(
-        self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION
-    ) -> PreparedModel:
+    def prepare_model(self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION) -> PreparedModel:
         """Makes a model ready to run.
 
         Raises:

@@ -20,9 +20,7 @@ class DriverError(Exception):
         output_shapes: with OUTPUT_INSUFFICIENT_SIZE, what is known of each output.
     """
 
-    def __init__(
-        self, status: ErrorStatus, message: str = "", output_shapes: Sequence[OutputShape] = ()
-    ) -> None:
+    def __init__(self, status: ErrorStatus, message: str = "", output_shapes: Sequence[OutputShape] = ()) -> None:
         if status == ErrorStatus.NONE:
             raise ValueError("DriverError needs a status other than NONE")
         super().__init__(status, message)

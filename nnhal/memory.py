@@ -129,9 +129,7 @@ class MappedFile(_Mapped):
         """Maps `size` bytes from `offset` of a file (to its end when None)."""
         descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         length = os.fstat(descriptor).st_size - offset if size is None else size
-        return cls(
-            descriptor, length, offset, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        )
+        return cls(descriptor, length, offset, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
 
 
 class HardwareBuffer(_Mapped):

@@ -100,9 +100,7 @@ def _info(
     size: int | None = None,
 ) -> OperandTypeInfo:
     kind = np.dtype(dtype)
-    return OperandTypeInfo(
-        kind, kind.itemsize if size is None else size, tensor, since, zero_points, scaled, short
-    )
+    return OperandTypeInfo(kind, kind.itemsize if size is None else size, tensor, since, zero_points, scaled, short)
 
 
 OPERAND_TYPES: dict[OperandType, OperandTypeInfo] = {
@@ -118,13 +116,9 @@ OPERAND_TYPES: dict[OperandType, OperandTypeInfo] = {
     OperandType.TENSOR_BOOL8: _info(np.uint8, FL3, "b8"),
     OperandType.FLOAT16: _info(np.float16, FL3, "sf16", tensor=False),
     OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL: _info(np.int8, FL3, "q8ch"),
-    OperandType.TENSOR_QUANT16_ASYMM: _info(
-        np.uint16, FL3, "q16a", zero_points=(0, 65535), scaled=True
-    ),
+    OperandType.TENSOR_QUANT16_ASYMM: _info(np.uint16, FL3, "q16a", zero_points=(0, 65535), scaled=True),
     OperandType.TENSOR_QUANT8_SYMM: _info(np.int8, FL3, "q8y", scaled=True),
-    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: _info(
-        np.int8, FL4, "q8s", zero_points=(-128, 127), scaled=True
-    ),
+    OperandType.TENSOR_QUANT8_ASYMM_SIGNED: _info(np.int8, FL4, "q8s", zero_points=(-128, 127), scaled=True),
     OperandType.SUBGRAPH: _info(np.uint8, FL4, "graph", tensor=False, size=0),
     OperandType.OEM: _info(np.uint8, FL1, "oem", tensor=False, size=0),
     OperandType.TENSOR_OEM_BYTE: _info(np.uint8, FL1, "oemb"),

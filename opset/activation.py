@@ -19,19 +19,23 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
+    Kernel,
+    LeftOpen,
     OperationDef,
     Quantization,
     exact,
     form,
-    magnitude,
+    half_units,
     rank_rule,
     real_scalar,
     relative,
     same,
+    sums,
     tensor,
 )
 from opset.drawing import Draft
-from opset.elementwise import FINITE, FUNCTION_TERMS, Bounder, Kernel, conditioned, drawer, infer_same, unary
+from opset.elementwise import FINITE, FUNCTION_TERMS, conditioned, drawer, infer_same, unary
 from opset.quantization import QUANTIZED, float32
 from opset.values import Values
 
@@ -80,7 +84,7 @@ def _clip(
         rules=(RANK, output_quantization_rule(_as_input, "the scale and zero point of input")),
         infer=infer_same,
         kernel=unary(lambda x: np.clip(x, low, high)),
-        bound=exact,
+        judging=exact("values are moved, or replaced by an end of the range"),
         draw=drawer(*spans, ranks=(1, 4), accept=FINITE),
         quantization=_as_input,
         examples=examples,
@@ -132,7 +136,7 @@ def _sigmoid(
     fixed: Mapping[OperandType, tuple[float, int]],
     words: str,
     kernel: Kernel,
-    bound: Bounder,
+    judging: Judging,
     spans: tuple[tuple[float, float], ...],
     *examples: Example,
 ) -> OperationDef:
@@ -149,7 +153,7 @@ def _sigmoid(
         rules=(RANK, output_quantization_rule(quantization, words)),
         infer=infer_same,
         kernel=kernel,
-        bound=bound,
+        judging=judging,
         draw=drawer(*spans, ranks=(1, 4), accept=(spans[-1][0], FINITE[1])),
         quantization=quantization,
         examples=examples,
@@ -169,7 +173,7 @@ TANH = _sigmoid(
     {Q8: (1 / 128, 128), Q8S: (1 / 128, 0)},
     "scale 1/128 and zero point 128 (signed: 0)",
     unary(np.tanh),
-    conditioned(lambda x: x * (1 - np.tanh(x) ** 2)),
+    conditioned(lambda x: x * (1 - np.tanh(x) ** 2), "|x| * (1 - result^2)"),
     ((-2.0, 2.0), (-6.0, 6.0), (-20.0, 20.0)),
     Example("float32", {"input": [0.0, 0.5493061443340549, -20.0]}, {"output": [0.0, 0.5, -1.0]}),
     Example("quant8_asymm", {"input": [10, 14, 255, 0]}, {"output": [128, 225, 255, 2]},
@@ -182,7 +186,7 @@ LOGISTIC = _sigmoid(
     {Q8: (1 / 256, 0), Q8S: (1 / 256, -128)},
     "scale 1/256 and zero point 0 (signed: -128)",
     unary(_logistic),
-    conditioned(lambda x: x * _logistic(x) * _logistic(-x)),
+    conditioned(lambda x: x * _logistic(x) * _logistic(-x), "|x| * result * (1 - result)"),
     ((-2.0, 2.0), (-6.0, 6.0), (-9.0, 20.0)),  # results are normal in float16
     Example("float32", {"input": [0.0, 1.0986122886681098, -1.0986122886681098]}, {"output": [0.5, 0.75, 0.25]}),
     Example("quant8_asymm_signed", {"input": [0, 4, 127]}, {"output": [0, 59, 127]},
@@ -224,9 +228,15 @@ ELU = OperationDef(
     rules=(),
     infer=infer_same,
     kernel=_elu,
-    bound=_elu_bound,
+    judging=Judging(
+        _elu_bound,
+        half_units(FUNCTION_TERMS, "x where it is 0 or above, |alpha| * (e^x * (1 - x) + 1) below"),
+        LeftOpen(
+            "all results where alpha is negative",
+            lambda values, results: {"output": np.full(results["output"].shape, bool(values["alpha"] < 0))},
+        ),
+    ),
     draw=_draw_elu,
-    left_open=lambda values, results: {"output": np.full(results["output"].shape, bool(values["alpha"] < 0))},
     examples=(
         Example("float32", {"input": [1.5, 0.0, -0.6931471805599453], "alpha": 3.0}, {"output": [1.5, 0.0, -1.5]}),
     ),
@@ -268,7 +278,9 @@ HARD_SWISH = OperationDef(
     rules=(),
     infer=infer_same,
     kernel=_hard_swish,
-    bound=lambda values, results: Bound(magnitude(_hard_swish, values, "output"), FUNCTION_TERMS),
+    judging=sums(
+        _hard_swish, lambda call: FUNCTION_TERMS, f"{FUNCTION_TERMS}", of="|x| * min(6, |x| + 3) / 6"
+    ),
     draw=_draw_hard_swish,
     examples=(
         Example("float32", {"input": [-4.0, -1.5, 0.0, 1.0, 5.0]}, {"output": [0.0, -0.375, 0.0, 2 / 3, 5.0]}),
@@ -304,7 +316,7 @@ PRELU = OperationDef(
     rules=(broadcast_rule("input", "alpha"),),
     infer=infer_broadcast,
     kernel=_prelu,
-    bound=relative(1),
+    judging=relative(1),
     draw=_draw_prelu,
     examples=(
         Example("float32", {"input": [[-1.0, 2.0], [-4.0, 0.0]], "alpha": [0.5, 0.25]},

@@ -19,11 +19,14 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
+    LeftOpen,
     OperationDef,
     Shapes,
     activation_rule,
     exact,
     form,
+    half_units,
     rank_rule,
     relative,
     same,
@@ -37,6 +40,7 @@ from opset.values import Values
 NAMES = ("a", "b", "output")
 BROADCAST_SHAPE = "Broadcast shape"
 INT32 = np.iinfo(np.int32)
+POWER_TERMS = 4  # roundings of base, exponent and result, each weighted by its condition
 OPINION = "ONNX reference evaluator; for quantised types a loop over elements in rational numbers"
 
 Masks = Mapping[str, Array]
@@ -183,17 +187,15 @@ def _computed(compute: Callable[[Array, Array], Array]) -> Callable[[Values], Re
     return lambda v: {"output": v.activate(compute(v["a"], v["b"]))}
 
 
-def _overflow(compute: Callable[[Array, Array], Array]) -> Callable[[Values, Results], Masks]:
-    """Leaves INT32 results open where they do not fit: the documents do not say that they wrap."""
-
-    def left_open(values: Values, results: Results) -> Masks:
+def _overflow(compute: Callable[[Array, Array], Array]) -> LeftOpen:
+    def masks(values: Values, results: Results) -> Masks:
         del results
         if values.call["a"].type != I32:
             return {}
         true = compute(values["a"], values["b"])
         return {"output": (true < INT32.min) | (true > INT32.max)}
 
-    return left_open
+    return LeftOpen("INT32 results that do not fit: the documents do not say that they wrap", masks)
 
 
 def _sum_of_magnitudes(values: Values, results: Results) -> Bound:
@@ -202,14 +204,17 @@ def _sum_of_magnitudes(values: Values, results: Results) -> Bound:
     return Bound(np.abs(values["a"]) + np.abs(values["b"]), 1)
 
 
+def _added(compute: Callable[[Array, Array], Array]) -> Judging:
+    return Judging(_sum_of_magnitudes, half_units(1, "|a| + |b|"), _overflow(compute))
+
+
 def _arithmetic(
     code: OperationType,
     doc: str,
     rows: tuple[tuple[OperandType, FeatureLevel], ...],
     compute: Callable[[Array, Array], Array],
-    bound: Callable[[Values, Results], Bound],
+    judging: Judging,
     draw: Callable[[Draft], None],
-    left_open: Callable[[Values, Results], Masks],
     *examples: Example,
     rules: tuple[ValidationRule, ...] = (),
 ) -> OperationDef:
@@ -231,9 +236,8 @@ def _arithmetic(
         ),
         infer=infer_broadcast,
         kernel=_computed(compute),
-        bound=bound,
+        judging=judging,
         draw=draw,
-        left_open=left_open,
         examples=examples,
         second_opinion=OPINION,
     )
@@ -244,9 +248,8 @@ ADD = _arithmetic(
     "act(a + b). INT32 overflow is left open.",
     ((F32, FL1), (Q8, FL1), (F16, FL3), (Q8S, FL4), (I32, FL4)),
     np.add,
-    _sum_of_magnitudes,
+    _added(np.add),
     _draw_arithmetic((1000, 2**30 - 1), 2e4),
-    _overflow(np.add),
     Example("float32", {"a": [[1.0, -4.0]], "b": [[2.0], [3.0]], "activation": 1},
             {"output": [[3.0, 0.0], [4.0, 0.0]]}),
     # 1.5 + 2.25 = 3.75; -1 + 2.25 = 1.25; 100 + 2.25 saturates
@@ -258,9 +261,8 @@ SUB = _arithmetic(
     "act(a - b). INT32 overflow is left open.",
     ((F32, FL2), (Q8, FL3), (F16, FL3), (Q8S, FL4), (I32, FL4)),
     np.subtract,
-    _sum_of_magnitudes,
+    _added(np.subtract),
     _draw_arithmetic((1000, 2**30 - 1), 2e4),
-    _overflow(np.subtract),
     Example("float32", {"a": [[1.0], [4.0]], "b": [2.0, -3.0], "activation": 3},
             {"output": [[0.0, 4.0], [2.0, 6.0]]}),
     # 1.5 - 2.25 = -0.75; -1 - 2.25 = -3.25; 58.5 - 2.25 = 56.25 saturates
@@ -273,9 +275,8 @@ MUL = _arithmetic(
     "INT32 overflow is left open.",
     ((F32, FL1), (Q8, FL1), (F16, FL3), (Q8S, FL4), (I32, FL4)),
     np.multiply,
-    relative(1),
+    relative(1, _overflow(np.multiply)),
     _draw_arithmetic((1000, 46340), 200.0),  # 46340 squared just fits
-    _overflow(np.multiply),
     Example("float32", {"a": [[2.0, -0.5]], "b": [[3.0], [-0.5]], "activation": 2},
             {"output": [[1.0, -1.0], [-1.0, 0.25]]}),
     # 1.5 * 2.25 = 3.375 is 6.75 steps; -1 * 2.25 is -4.5 steps and goes away from zero; 100 * 2.25 saturates
@@ -298,7 +299,6 @@ def _quotient(a: Array, b: Array) -> Array:
 
 
 def _open_quotient(values: Values, results: Results) -> Masks:
-    """Division by zero, and the one INT32 quotient that does not fit."""
     del results
     a, b = values["a"], values["b"]
     opened = np.broadcast_to(b == 0, np.broadcast_shapes(a.shape, b.shape))
@@ -313,9 +313,9 @@ DIV = _arithmetic(
     "TENSOR_QUANT8_ASYMM_SIGNED, which the documents do not know and its kernel refuses: no signature here.",
     ((F32, FL2), (F16, FL3), (I32, FL4)),
     _quotient,
-    relative(3),  # a reciprocal and a product: up to 2.5 ULP on GPUs
+    # A reciprocal and a product: up to 2.5 ULP on GPUs.
+    relative(3, LeftOpen("division by zero, and the one INT32 quotient that does not fit", _open_quotient)),
     _draw_division,
-    _open_quotient,
     Example("float32", {"a": [[3.0, -1.0]], "b": [[2.0], [-4.0]], "activation": 1},
             {"output": [[1.5, 0.0], [0.0, 0.25]]}),
     Example("int32", {"a": [7, -7, 7, -7, -6], "b": [2, 2, -2, -2, 3], "activation": 0},
@@ -339,7 +339,7 @@ def _extremum(
         rules=(broadcast_rule("a", "b"),),
         infer=infer_broadcast,
         kernel=lambda v: {"output": compute(v["a"], v["b"])},
-        bound=exact,
+        judging=exact("one of the values is taken"),
         draw=_draw_extremum,
         examples=examples,
         second_opinion=OPINION,
@@ -377,11 +377,10 @@ def _power_bound(values: Values, results: Results) -> Bound:
     size, exponent = np.abs(results["output"]), np.abs(values["exponent"])
     logarithm = np.abs(np.log(np.abs(values["base"])))
     moved = size * (1 + exponent + exponent * logarithm)
-    return Bound(np.where(np.isfinite(moved), moved, 0.0), 4)
+    return Bound(np.where(np.isfinite(moved), moved, 0.0), POWER_TERMS)
 
 
 def _open_power(values: Values, results: Results) -> Masks:
-    """0 to a power that is not positive; what is not a number is open anyway."""
     del results
     return {"output": (values["base"] == 0) & (values["exponent"] <= 0)}
 
@@ -396,9 +395,12 @@ POW = OperationDef(
     rules=(broadcast_rule("base", "exponent"),),
     infer=infer_broadcast,
     kernel=_power,
-    bound=_power_bound,
+    judging=Judging(
+        _power_bound,
+        half_units(POWER_TERMS, "|result| * (1 + |exponent| + |exponent * ln(|base|)|)"),
+        LeftOpen("0 to a power that is not positive; what is not a number is open anyway", _open_power),
+    ),
     draw=_draw_power,
-    left_open=_open_power,
     examples=(
         Example("float32", {"base": [[4.0, -2.0, 0.25]], "exponent": [[2.0], [3.0], [-1.0]]},
                 {"output": [[16.0, 4.0, 0.0625], [64.0, -8.0, 0.015625], [0.25, -0.5, 4.0]]}),

@@ -11,6 +11,7 @@ from nnhal.types import FL1, FL3, FL4, Array, FeatureLevel, OperandType, Operati
 from opset.call import Argument
 from opset.definition import (
     B8,
+    EXACT,
     F16,
     F32,
     I32,
@@ -20,11 +21,13 @@ from opset.definition import (
     ROW_NAMES,
     Bound,
     Example,
+    Judging,
+    LeftOpen,
     OperationDef,
     exact,
     form,
+    half_units,
     rank_rule,
-    relative,
     tensor,
 )
 from opset.drawing import Draft, UnsatisfiableError
@@ -50,6 +53,10 @@ def _source(doc: str, high: int | None = None) -> OperandDef:
 def _largest(draft: Draft) -> int:
     """Large enough, often enough, for a mean error to say something."""
     return draft.choose((6, 12, 40))
+
+
+LEAST = "the result (in float16 of 2^-14 at least)"
+ONE_ROUNDING, TWO_ROUNDINGS = half_units(1, LEAST), half_units(2, LEAST)
 
 
 def _bound(v: Values, results: Mapping[str, Array]) -> Bound:
@@ -97,11 +104,10 @@ def _cast(v: Values) -> Mapping[str, Array]:
 def _bound_cast(v: Values, results: Mapping[str, Array]) -> Bound:
     source, target = v.call["input"].type, v.call["output"].type
     rounds = (target == F16 and source in (F32, I32)) or (target == F32 and source == I32)
-    return _bound(v, results) if rounds else exact(v, results)
+    return _bound(v, results) if rounds else EXACT
 
 
 def _open_cast(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Floats that no int32 holds, and NaN where the target has none."""
     del results
     target, stored = v.call["output"].type, v.stored("input")
     if stored.dtype.kind != "f" or target in FLOATS:
@@ -154,9 +160,12 @@ CAST = OperationDef(
     ),
     infer=infer_same,
     kernel=_cast,
-    bound=_bound_cast,
+    judging=Judging(
+        _bound_cast,
+        f"exact, save from int32 to floats and from float32 to float16: {ONE_ROUNDING}",
+        LeftOpen("floats that no int32 holds, and NaN where the target has none", _open_cast),
+    ),
     draw=_draw_cast,
-    left_open=_open_cast,
     examples=(
         Example("float32_to_int32", {"input": [2.9, -2.9, 0.5, -0.5]}, {"output": [2, -2, 0, 0]}),
         Example(
@@ -217,9 +226,10 @@ QUANTIZE = OperationDef(
     rules=(),
     infer=infer_same,
     kernel=lambda v: {"output": v["input"]},
-    bound=relative(1),
+    judging=exact(
+        "values are only rounded to steps", LeftOpen("NaN", lambda v, results: {"output": np.isnan(v["input"])})
+    ),
     draw=_draw_quantize,
-    left_open=lambda v, results: {"output": np.isnan(v["input"])},
     examples=(
         # Steps 0.5 and -0.5 from zero go away from it; 63.75 and -65 pass the ends.
         Example(
@@ -272,7 +282,11 @@ DEQUANTIZE = OperationDef(
     rules=(rank_rule("RANK_INPUT", "input", 1, 4),),
     infer=infer_same,
     kernel=lambda v: {"output": v["input"]},
-    bound=_bound_affine,
+    judging=Judging(
+        _bound_affine,
+        f"{TWO_ROUNDINGS}; to float32 from a zero point other than 0: "
+        + half_units(1, "2 * scale * (largest |q| + |zero point|)"),
+    ),
     draw=_draw_dequantize,
     examples=(
         Example(

@@ -20,6 +20,7 @@ from opset.definition import (
     ROW_NAMES,
     Example,
     ExecutionRule,
+    LeftOpen,
     OperationDef,
     Shapes,
     exact,
@@ -43,7 +44,6 @@ Compare = Callable[[Array, Array], Array]
 
 
 def _open_near_ties(values: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Across scales, values that are almost but not exactly equal: kernels round both before they compare."""
     del results
     first, second = values.call["a"], values.call["b"]
     if first.type not in QUANTIZED or first.scale == second.scale:
@@ -113,9 +113,14 @@ def _comparison(code: OperationType, sign: str, compare: Compare, *examples: Exa
         rules=(broadcast_rule("a", "b"),),
         infer=infer_broadcast,
         kernel=lambda v: {"output": compare(v["a"], v["b"])},
-        bound=exact,
+        judging=exact(
+            "truth values",
+            LeftOpen(
+                "across scales, values that are almost but not exactly equal: kernels round both before they compare",
+                _open_near_ties,
+            ),
+        ),
         draw=_comparison_draw(code in (OperationType.EQUAL, OperationType.NOT_EQUAL)),
-        left_open=_open_near_ties,
         examples=examples,
         second_opinion=OPINION,
     )  # fmt: skip
@@ -160,7 +165,7 @@ def _logic(code: OperationType, word: str, compute: Compare, example: Example) -
         rules=(broadcast_rule("a", "b"),),
         infer=infer_broadcast,
         kernel=lambda v: {"output": compute(v["a"], v["b"])},
-        bound=exact,
+        judging=exact("truth values"),
         draw=_draw_logic,
         examples=(example,),
         second_opinion="ONNX reference evaluator",
@@ -231,7 +236,7 @@ SELECT = OperationDef(
     rules=(_same_shape_rule("a"), _same_shape_rule("b")),
     infer=_infer_select,
     kernel=lambda v: {"output": np.where(v["condition"], v["a"], v["b"])},
-    bound=exact,
+    judging=exact("one of the values is taken"),
     draw=_draw_select,
     examples=(
         Example("int32", {"condition": [[1, 0]], "a": [[3, 4]], "b": [[5, 6]]}, {"output": [[3, 6]]}),

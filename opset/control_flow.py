@@ -15,7 +15,18 @@ from opset.branch import Branch, turns
 from opset.branch_examples import BELOW_FOUR, DOUBLE_AND_COUNT, PRODUCT, SUM, pair
 from opset.call import Argument, Call, int32_tensor
 from opset.control_flow_draws import draw_if, draw_while
-from opset.definition import B8, Example, ExecutionRule, OperationDef, Quantization, Shapes, exact, tensor
+from opset.definition import (
+    B8,
+    Example,
+    ExecutionRule,
+    GraphRunner,
+    Judging,
+    OperationDef,
+    Quantization,
+    Shapes,
+    no_error,
+    tensor,
+)
 from opset.evaluate import Result
 from opset.tracking import Tracked, UndecidedError, certain, tolerated, track_graph
 from opset.values import BASELINE, Arithmetic, Values
@@ -127,6 +138,13 @@ def _kernel(run: Callable[[Call, Arithmetic], Mapping[str, Result]]) -> Callable
     return lambda v: {name: result.stored for name, result in run(v.call, v.arithmetic).items()}
 
 
+# Kernel and bound are those of the operations run.
+JUDGING = Judging(
+    no_error,
+    "that of the operations run, each on inputs as far off as those before may leave them; open behind an operation "
+    "that mixes elements which may be off, and where that leaves a condition in doubt",
+)
+
 # --- what graphs say of the results -----------------------------------------------------------------------------------
 
 
@@ -218,7 +236,7 @@ IF = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel(_IF_RUN),
-    bound=exact,
+    judging=JUDGING,
     draw=draw_if,
     quantization=_quantization,
     examples=(
@@ -234,8 +252,7 @@ IF = OperationDef(
         ),
     ),
     second_opinion=OPINION,
-    run=_IF_RUN,
-    track=_tracks(_if, _IF_RUN),
+    graphs=GraphRunner(_IF_RUN, _tracks(_if, _IF_RUN)),
 )  # fmt: skip
 
 _WHILE_RUN = _runs(_while)
@@ -283,7 +300,7 @@ WHILE = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel(_WHILE_RUN),
-    bound=exact,
+    judging=JUDGING,
     draw=draw_while,
     quantization=_quantization,
     examples=(
@@ -299,6 +316,5 @@ WHILE = OperationDef(
         ),
     ),
     second_opinion=OPINION,
-    run=_WHILE_RUN,
-    track=_tracks(_while, _WHILE_RUN),
+    graphs=GraphRunner(_WHILE_RUN, _tracks(_while, _WHILE_RUN)),
 )  # fmt: skip

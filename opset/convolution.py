@@ -15,14 +15,15 @@ from nnhal.types import FL1, FL3, Array, OperationType, PaddingScheme
 from opset.call import Call
 from opset.definition import (
     ACTIVATION,
-    Bound,
     Example,
+    Judging,
+    Kernel,
     OperationDef,
     Shapes,
     activation_rule,
     int32,
     int32_list,
-    magnitude,
+    sums,
 )
 from opset.drawing import Draft
 from opset.filters import (
@@ -151,16 +152,9 @@ def _convolve_transposed(v: Values) -> Mapping[str, Array]:
     return _finished(v, _products(v, kept, filters[:, ::-1, ::-1]), scale)
 
 
-def _bound(terms_of: Callable[[Call], int], kernel: Callable[[Values], Mapping[str, Array]]) -> Callable[
-    [Values, Mapping[str, Array]], Bound
-]:  # fmt: skip
-    """The bound of a sum of products and a bias."""
-
-    def bound(v: Values, results: Mapping[str, Array]) -> Bound:
-        del results
-        return Bound(magnitude(kernel, v, "output"), terms_of(v.call) + 1)
-
-    return bound
+def _judging(terms_of: Callable[[Call], int], kernel: Kernel) -> Judging:
+    """For a sum of products and a bias."""
+    return sums(kernel, lambda call: terms_of(call) + 1, "(products + 1)", "the sum of absolute products and bias")
 
 
 def _terms(call: Call) -> int:
@@ -293,7 +287,7 @@ CONV_2D = OperationDef(
     ),
     infer=_infer(0),
     kernel=_convolve,
-    bound=_bound(_terms, _convolve),
+    judging=_judging(_terms, _convolve),
     draw=_draw_convolution,
     examples=(
         # Surplus of SAME at the end: the 2 x 2 window hangs over the right and the bottom edge only.
@@ -353,7 +347,7 @@ DEPTHWISE_CONV_2D = OperationDef(
     ),
     infer=_infer(3),
     kernel=_convolve_depthwise,
-    bound=_bound(_terms_depthwise, _convolve_depthwise),
+    judging=_judging(_terms_depthwise, _convolve_depthwise),
     draw=_draw_depthwise,
     examples=(
         # One row, two channels, two filters each: 1*1 + 3*2, 1*0 + 3*-1, 2*10 + 4*1, 2*1 + 4*1, then RELU.
@@ -396,7 +390,7 @@ GROUPED_CONV_2D = OperationDef(
     ),
     infer=_infer(0),
     kernel=_convolve,
-    bound=_bound(_terms, _convolve),
+    judging=_judging(_terms, _convolve),
     draw=_draw_grouped,
     examples=(
         # Channels first. Group 0: 1*1 + 2*1 and 1*2 + 2*3; group 1: 3*1 + 4*-1 and 3*0 + 4*1, each with its bias.
@@ -443,7 +437,7 @@ TRANSPOSE_CONV_2D = OperationDef(
     ),
     infer=_infer_transposed,
     kernel=_convolve_transposed,
-    bound=_bound(_terms_transposed, _convolve_transposed),
+    judging=_judging(_terms_transposed, _convolve_transposed),
     draw=_draw_transposed,
     examples=(
         # Stride 2, filter 3: the two images meet in the third column; the first column is cropped, one is added.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Shapes = Mapping[str, tuple[int, ...]]
 Quantization = Mapping[str, tuple[float, int]]
+Kernel = Callable[[Values], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,20 @@ class Bound:
 
 
 EXACT = Bound(0.0, 0.0)
+Bounder = Callable[[Values, Mapping[str, Array]], Bound]
+
+
+@dataclass(frozen=True)
+class LeftOpen:
+    """What the specification leaves open: elements that are not compared.
+
+    Attributes:
+        words: which elements, as a phrase.
+        masks: for each result that has such elements a mask of them.
+    """
+
+    words: str
+    masks: Callable[[Values, Mapping[str, Array]], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -101,6 +116,44 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Judging:
+    """How results are judged.
+
+    Attributes:
+        bound: error allowed to a floating-point implementation, for each result (or one for all).
+        words: the same as a phrase, which a callable cannot say; more about it is said once, above all operations.
+        left_open: elements that are not compared.
+        steps: stored steps that a quantised result may be off; 1 is NNAPI's rule. By name where results differ.
+        sampling: for results drawn at random: what they are judged by.
+        grouped_by: the result whose equal values mark rows that may come in any order, the same in all results.
+    """
+
+    bound: Bounder
+    words: str
+    left_open: LeftOpen | None = None
+    steps: int | Mapping[str, int] = 1
+    sampling: Sampling | None = None
+    grouped_by: str = ""
+
+    def steps_of(self, result: str) -> int:
+        """Stored steps that a quantised result may be off."""
+        return self.steps if isinstance(self.steps, int) else self.steps.get(result, 1)
+
+
+@dataclass(frozen=True)
+class GraphRunner:
+    """How an operation that runs graphs is computed and judged.
+
+    Attributes:
+        run: results in place of the kernel's, rounded inside.
+        track: results with the error that what was run allows, from inputs with theirs; relaxed or not.
+    """
+
+    run: Callable[[Call, Arithmetic], Mapping[str, Result]]
+    track: Callable[[Call, Mapping[str, Tracked], bool], Mapping[str, Tracked]]
+
+
+@dataclass(frozen=True)
 class OperationDef:
     """Everything that is true of an operation. Nothing about a driver, a device or a test may enter.
 
@@ -114,18 +167,13 @@ class OperationDef:
             model is validated, ExecutionRule is a pair of callables and checked when a call has values.
         infer: shapes of the results, from shapes and the values of parameters.
         kernel: results as real numbers (float64 in the baseline) or exact integers; rounding comes after.
-        bound: error allowed to a floating-point implementation, for each result (or one for all).
+        judging: the error allowed, what is left open, and how else results are compared.
         draw: puts a valid call together, from choices alone.
         quantization: scale and zero point that results must have; a result not named is free and gets fitted.
-        left_open: for each result a mask of the elements that the specification leaves open.
         examples: worked cases.
         second_opinion: what other computation the tests compare with.
         result_counts: numbers of results and the first level that allows each; all of them when empty.
-        steps: stored steps that a quantised result may be off; 1 is NNAPI's rule. By name where results differ.
-        run: for operations that run graphs: results in place of the kernel's, rounded inside.
-        track: for the same: results with the error that what was run allows, from inputs with theirs; relaxed or not.
-        sampling: for results drawn at random: what they are judged by.
-        grouped_by: the result whose equal values mark rows that may come in any order, the same in all results.
+        graphs: for operations that run graphs: what stands in for kernel and bound.
     """
 
     code: OperationType
@@ -135,19 +183,14 @@ class OperationDef:
     rows: tuple[TypeRow, ...]
     rules: tuple[ValidationRule | ExecutionRule, ...]
     infer: Callable[[Call], Shapes]
-    kernel: Callable[[Values], Mapping[str, Array]]
-    bound: Callable[[Values, Mapping[str, Array]], Bound]
+    kernel: Kernel
+    judging: Judging
     draw: Callable[[Draft], None]
     quantization: Callable[[Call], Quantization] = lambda call: {}
-    left_open: Callable[[Values, Mapping[str, Array]], Mapping[str, Array]] | None = None
     examples: tuple[Example, ...] = ()
     second_opinion: str = ""
     result_counts: tuple[tuple[int, FeatureLevel], ...] = ()
-    steps: int | Mapping[str, int] = 1
-    run: Callable[[Call, Arithmetic], Mapping[str, Result]] | None = None
-    track: Callable[[Call, Mapping[str, Tracked], bool], Mapping[str, Tracked]] | None = None
-    sampling: Sampling | None = None
-    grouped_by: str = ""
+    graphs: GraphRunner | None = None
 
     @property
     def name(self) -> str:
@@ -260,25 +303,67 @@ def activation_rule(label: str = "ACTIVATION") -> ExecutionRule:
     )
 
 
-def magnitude(kernel: Callable[[Values], Mapping[str, Array]], values: Values, result: str) -> Array:
+# --- short forms for judging ------------------------------------------------------------------------------------------
+
+
+def magnitude(kernel: Kernel, values: Values, result: str) -> Array:
     """What a result would be if nothing cancelled: the kernel on absolute values, without activation."""
     return kernel(replace(values, absolute=True))[result]
 
 
-def relative(terms: float) -> Callable[[Values, Mapping[str, Array]], Bound]:
-    """A bound in units of the result itself: for functions of one or two values."""
+def half_units(roundings: object, of: str) -> str:
+    """A bound in words: so many roundings, each counted twice, of a unit that some size has."""
+    return f"2 x {roundings} half units in the last place of {of}"
+
+
+def no_error(values: Values, results: Mapping[str, Array]) -> Bound:
+    """The bound where nothing is computed, or where something else judges."""
+    del values, results
+    return EXACT
+
+
+def exact(words: str, left_open: LeftOpen | None = None, steps: int | Mapping[str, int] = 1) -> Judging:
+    """No error at all, because of what the words say."""
+    return Judging(no_error, f"exact: {words}", left_open, steps)
+
+
+def moved(left_open: LeftOpen | None = None, steps: int | Mapping[str, int] = 1) -> Judging:
+    """No error at all: values are moved, not computed."""
+    return exact("values are only moved", left_open, steps)
+
+
+def relative(terms: int, left_open: LeftOpen | None = None) -> Judging:
+    """In units of the result itself: for functions of one or two values."""
 
     def bound(values: Values, results: Mapping[str, Array]) -> Bound:
         del values
         return Bound(np.abs(next(iter(results.values()))), terms)
 
-    return bound
+    return Judging(bound, half_units(terms, "the result"), left_open)
 
 
-def exact(values: Values, results: Mapping[str, Array]) -> Bound:
-    """No error at all: values are moved or compared, not computed."""
-    del values, results
-    return EXACT
+def sums(
+    kernel: Kernel,
+    roundings: Callable[[Call], float],
+    count: str,
+    of: str = "the sum of absolute products",
+    left_open: LeftOpen | None = None,
+) -> Judging:
+    """In units of what would be summed if nothing cancelled.
+
+    Args:
+        kernel: gives the result `output`.
+        roundings: how many are behind each element.
+        count: the same in words.
+        of: what the kernel makes of absolute values.
+        left_open: elements that are not compared.
+    """
+
+    def bound(values: Values, results: Mapping[str, Array]) -> Bound:
+        del results
+        return Bound(magnitude(kernel, values, "output"), roundings(values.call))
+
+    return Judging(bound, half_units(count, of), left_open)
 
 
 LABEL = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -295,5 +380,7 @@ def check_definition(definition: OperationDef) -> None:
         raise ValueError(f"{definition.name}: rule labels must be unique capital words, got {labels}")
     texts = [definition.doc, *(o.doc for f in definition.forms for o in f.operands)]
     texts += [rule.text for rule in definition.rules]
+    judging = definition.judging
+    texts += [judging.words, *((judging.left_open.words,) if judging.left_open is not None else ())]
     if not all(texts):
-        raise ValueError(f"{definition.name}: a definition, an operand or a rule has no words")
+        raise ValueError(f"{definition.name}: a definition, an operand, a rule or its judging has no words")

@@ -15,8 +15,11 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
+    LeftOpen,
     OperationDef,
     form,
+    half_units,
     int32,
 )
 from opset.detection_regions import (
@@ -171,7 +174,6 @@ def _exact(v: Values, size: float) -> bool:
 
 
 def _align_open(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Regions whose adaptive number of samples hangs on rounding."""
     opened = np.zeros(results["output"].shape, bool)
     _, height, width, _ = image_size(v.call["feature"].shape, is_nchw(v.call))
     ratios = v.integer("sampling_h"), v.integer("sampling_w")
@@ -238,9 +240,13 @@ ROI_ALIGN = OperationDef(
     rules=region_rules(SAMPLING),
     infer=infer_regions,
     kernel=_align,
-    bound=_align_bound,
+    judging=Judging(
+        _align_bound,
+        half_units("(8 + 4 * most samples of a bin)", "the mean of absolute samples")
+        + f", and 2 x {PLACE_TERMS} of a sample's coordinate times the slope there",
+        LeftOpen("regions whose adaptive number of samples hangs on rounding", _align_open),
+    ),
     draw=_draw_align,
-    left_open=_align_open,
     examples=(
         # One bin over the whole map of 2 x 2, one sample in its middle, (1, 1): the last column and row, 4.
         # Two samples a side: at 0.5 and 1.5, so 1.5 + 0.5 * 1 + ... = the mean of 2.5, 3, 3.5, 4.

@@ -18,6 +18,7 @@ from opset.quantization import FLOATS, QUANTIZED, float32
 
 BOX_SCALE = 0.125  # of quantised coordinates, whose zero point is 0
 MOVE_TERMS = 10  # roundings behind a corner of a moved box
+CORNER = "|centre| + |shift| + half the moved size * (1 + |logarithm of its factor|)"  # size of what is summed for one
 SCORE_MARGIN = 0.002  # draws: see Margin
 # Coarse arithmetic shifts the overlaps of computed boxes, and fixed-point code may round the boxes before.
 OVERLAP_MARGINS = {OperandType.TENSOR_FLOAT32: 0.003, OperandType.TENSOR_FLOAT16: 0.03}

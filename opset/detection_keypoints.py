@@ -19,9 +19,12 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
+    LeftOpen,
     OperationDef,
     Shapes,
     form,
+    half_units,
     tensor,
 )
 from opset.detection_boxes import box_scale_rule, on_box_grid, ordered_boxes_rule, put_boxes, put_new, size_rule
@@ -138,7 +141,6 @@ def _bound(v: Values, results: Mapping[str, Array]) -> Bound:
 
 
 def _open(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Keypoints for which rounding may decide whether there is a step, or where the maximum is one of several."""
     unsure = _refine(v).unsure
     maps = channels_last(v.stored("heatmap"), is_nchw(v.call)).transpose(0, 3, 1, 2)
     tied = (maps == maps.max(axis=(2, 3), keepdims=True)).sum(axis=(2, 3)) > 1
@@ -252,10 +254,19 @@ HEATMAP_MAX_KEYPOINT = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel,
-    bound=_bound,
+    judging=Judging(
+        _bound,
+        half_units(
+            TERMS,
+            "what is summed for a score or a position, and of what the Newton step makes of errors in its differences",
+        ),
+        LeftOpen(
+            "keypoints for which rounding may decide whether there is a step, or where the maximum is one of several",
+            _open,
+        ),
+    ),
     draw=_draw,
     quantization=on_box_grid("keypoints"),
-    left_open=_open,
     examples=(
         # Slopes 0.5 and 0, second differences -3 and -4, no twist: step (1/6, 0), score 4 + 1/12 - 1/24; the point is
         # (1 + 1/6 + 0.5) / 3 and 0.5 of a box of 6 by 2 at (1, 2).

@@ -9,8 +9,23 @@ import numpy as np
 from nnhal.operations import TypeRow
 from nnhal.types import FL3, FL4, Array, OperandType, OperationType
 from opset.call import Call
-from opset.definition import F16, F32, I32, Q8, Q8S, Bound, Example, OperationDef, Shapes, form, tensor
+from opset.definition import (
+    F16,
+    F32,
+    I32,
+    Q8,
+    Q8S,
+    Bound,
+    Example,
+    Judging,
+    OperationDef,
+    Shapes,
+    form,
+    half_units,
+    tensor,
+)
 from opset.detection_boxes import (
+    CORNER,
     MOVE_TERMS,
     Moved,
     box_scale_rule,
@@ -106,7 +121,7 @@ AXIS_ALIGNED_BBOX_TRANSFORM = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel,
-    bound=_bound,
+    judging=Judging(_bound, half_units(MOVE_TERMS, CORNER)),
     draw=_draw,
     quantization=on_box_grid("output"),
     examples=(

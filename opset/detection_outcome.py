@@ -19,15 +19,18 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
     OperationDef,
     Shapes,
     boolean,
     form,
+    half_units,
     int32,
     real_scalar,
     tensor,
 )
 from opset.detection_boxes import (
+    CORNER,
     MOVE_TERMS,
     Margin,
     draw_margin,
@@ -327,7 +330,7 @@ DETECTION_POSTPROCESSING = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel,
-    bound=_bound,
+    judging=Judging(_bound, f"boxes: {half_units(MOVE_TERMS, CORNER)}; other results exact: values are only moved"),
     draw=_draw,
     examples=(
         # Class 1: anchors 2 and 1 (2 and 3 coincide); class 2: 3 and 1. The best three of these four.

@@ -10,6 +10,7 @@ import numpy as np
 from nnhal.types import FL3, Array, OperationType
 from opset.definition import (
     Example,
+    LeftOpen,
     OperationDef,
     exact,
     form,
@@ -95,7 +96,6 @@ def _unsure_edges(start: int, end: int, out: int) -> Array:
 
 
 def _pool_open(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Regions with a corner near a tie of rounding, and bins whose edges hang on rounding."""
     opened = channels_last(np.zeros(results["output"].shape, bool), is_nchw(v.call))
     opened = np.array(opened)
     places = coordinates(v)
@@ -140,10 +140,12 @@ ROI_POOLING = OperationDef(
     rules=region_rules(same_quantization_rule("feature", "output")),
     infer=infer_regions,
     kernel=_pool,
-    bound=exact,
+    judging=exact(
+        "one of the values is taken",
+        LeftOpen("regions with a corner near a tie of rounding, and bins whose edges hang on rounding", _pool_open),
+    ),
     draw=_draw_pool,
     quantization=same_quantization("output"),
-    left_open=_pool_open,
     examples=(
         # Corners (0, 0) and (2.4, 1.2) become (0, 0) and (2, 1): 3 columns for 2 bins, [0, 2) and [1, 3).
         Example(

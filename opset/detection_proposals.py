@@ -20,15 +20,18 @@ from opset.definition import (
     ROW_NAMES,
     Bound,
     Example,
+    Judging,
     OperationDef,
     Quantization,
     Shapes,
     form,
+    half_units,
     int32,
     real_scalar,
     tensor,
 )
 from opset.detection_boxes import (
+    CORNER,
     MOVE_TERMS,
     Margin,
     box_scale_rule,
@@ -302,7 +305,11 @@ GENERATE_PROPOSALS = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel,
-    bound=_bound,
+    judging=Judging(
+        _bound,
+        f"rois: {half_units(MOVE_TERMS, CORNER)}; other results exact: values are only moved",
+        grouped_by="batches",
+    ),
     draw=_draw,
     quantization=_quantization,
     examples=(
@@ -319,5 +326,4 @@ GENERATE_PROPOSALS = OperationDef(
                 {"scores_out": [0.75], "rois": [[1.0, 0.0, 5.0, 4.0]], "batches": [0]}),
     ),
     second_opinion="plain loops over places, anchors and pairs of boxes",
-    grouped_by="batches",
 )  # fmt: skip

@@ -21,10 +21,12 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
     OperationDef,
     Quantization,
     Shapes,
     form,
+    half_units,
     int32,
     real_scalar,
     tensor,
@@ -300,7 +302,12 @@ BOX_WITH_NMS_LIMIT = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel,
-    bound=_bound,
+    judging=Judging(
+        _bound,
+        f"scores that decayed: {half_units(TERMS, 'the score * (1 + what its factors make of errors in overlaps)')}; "
+        "all other results exact: values are only moved",
+        grouped_by="batches_out",
+    ),
     draw=_draw,
     quantization=_quantization,
     examples=(
@@ -335,5 +342,4 @@ BOX_WITH_NMS_LIMIT = OperationDef(
         ),
     ),
     second_opinion="plain loops over boxes with rational overlaps and an order by sorting",
-    grouped_by="batches_out",
 )  # fmt: skip

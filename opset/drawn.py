@@ -69,7 +69,7 @@ def _computed(draft: Draft, call: Call) -> Call:
         if known.shape != shape and 0 in known.shape:  # the values decide a size
             known = replace(known, shape=shape, declared=known.shape)
         # What is drawn at random is nothing that another operation's result could be foretold from.
-        call = call.with_result(name, known if call.definition.sampling else draft.scope.add(known))
+        call = call.with_result(name, known if call.definition.judging.sampling else draft.scope.add(known))
     return call
 
 

@@ -19,10 +19,14 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
+    Kernel,
+    LeftOpen,
     OperationDef,
     Shapes,
     exact,
     form,
+    half_units,
     rank_rule,
     same,
     tensor,
@@ -38,9 +42,6 @@ SECOND_OPINION = "decimal arithmetic of 40 digits, or rational numbers where the
 # units; 1.6 * 4 lies just above. GPUs' "3 + 2|x| ULP" for EXP is covered by the condition of the function.
 FUNCTION_TERMS = 4
 
-Kernel = Callable[[Values], Mapping[str, Array]]
-Bounder = Callable[[Values, Mapping[str, Array]], Bound]
-
 
 def infer_same(call: Call) -> Shapes:
     """The shape of the input."""
@@ -52,18 +53,20 @@ def unary(compute: Callable[[Array], Array]) -> Kernel:
     return lambda v: {"output": compute(v["input"])}
 
 
-def conditioned(sensitivity: Callable[[Array], Array], terms: float = FUNCTION_TERMS) -> Bounder:
-    """A bound for functions: as if argument and result were rounded `terms` times each.
+def conditioned(sensitivity: Callable[[Array], Array], words: str, left_open: LeftOpen | None = None) -> Judging:
+    """Judging of functions: as if argument and result were rounded a few times each.
 
     Args:
         sensitivity: |x * f'(x)|, what a relative change of the argument makes of the result.
+        words: the same as a formula.
+        left_open: elements that are not compared.
     """
 
     def bound(values: Values, results: Mapping[str, Array]) -> Bound:
         size = np.abs(results["output"]) + np.abs(sensitivity(values["input"]))
-        return Bound(np.nan_to_num(size, posinf=0.0), terms)  # what is not finite has no rounding
+        return Bound(np.nan_to_num(size, posinf=0.0), FUNCTION_TERMS)  # what is not finite has no rounding
 
-    return bound
+    return Judging(bound, half_units(FUNCTION_TERMS, f"|result| + {words}"), left_open)
 
 
 def roomy(draft: Draft, ranks: tuple[int, int]) -> tuple[int, int]:
@@ -91,11 +94,10 @@ def _elementwise(
     doc: str,
     rows: tuple[tuple[OperandType, FeatureLevel], ...],
     kernel: Kernel,
-    bound: Bounder,
+    judging: Judging,
     draw: Callable[[Draft], None],
     *examples: Example,
     rules: tuple[ValidationRule | ExecutionRule, ...] = (),
-    left_open: Callable[[Values, Mapping[str, Array]], Mapping[str, Array]] | None = None,
     highest_rank: int | None = None,
 ) -> OperationDef:
     return OperationDef(
@@ -107,24 +109,27 @@ def _elementwise(
         rules=rules,
         infer=infer_same,
         kernel=kernel,
-        bound=bound,
+        judging=judging,
         draw=draw,
-        left_open=left_open,
         examples=examples,
         second_opinion=SECOND_OPINION,
     )
 
 
 def _open_minimum(values: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The smallest INT32 has no counterpart."""
     del results
     x = values["input"]
     return {"output": x == INT32_MIN} if x.dtype.kind == "i" else {}
 
 
-def _open_at(outside: Callable[[Array], Array]) -> Callable[[Values, Mapping[str, Array]], Mapping[str, Array]]:
+SIGN_ONLY = exact(
+    "only the sign changes", LeftOpen("the INT32 result for -2^31, which has no counterpart", _open_minimum)
+)
+
+
+def _open_at(words: str, outside: Callable[[Array], Array]) -> LeftOpen:
     """Leaves open what is outside a function's domain."""
-    return lambda values, results: {"output": outside(values["input"])}
+    return LeftOpen(words, lambda values, results: {"output": outside(values["input"])})
 
 
 def _draw_signed(draft: Draft) -> None:
@@ -138,11 +143,10 @@ ABS = _elementwise(
     "|x|. The INT32 result for -2^31 is left open.",
     ((F32, FL3), (F16, FL3), (I32, FL4)),
     unary(np.abs),
-    exact,
+    SIGN_ONLY,
     _draw_signed,
     Example("float32", {"input": [[-1.5, 2.0], [0.0, -7.25]]}, {"output": [[1.5, 2.0], [0.0, 7.25]]}),
     Example("int32", {"input": [-3, 4, -2147483647]}, {"output": [3, 4, 2147483647]}),
-    left_open=_open_minimum,
 )
 
 NEG = _elementwise(
@@ -150,11 +154,10 @@ NEG = _elementwise(
     "-x. The INT32 result for -2^31 is left open.",
     ((F32, FL3), (F16, FL3), (I32, FL3)),
     unary(np.negative),
-    exact,
+    SIGN_ONLY,
     _draw_signed,
     Example("float16", {"input": [-1.5, 0.25, 3.0]}, {"output": [1.5, -0.25, -3.0]}),
     Example("int32", {"input": [7, -2147483647]}, {"output": [-7, 2147483647]}),
-    left_open=_open_minimum,
 )
 
 EXP = _elementwise(
@@ -162,7 +165,7 @@ EXP = _elementwise(
     "e^x. Its condition is |x|: an argument that is off by one rounding moves the result by |x| roundings.",
     ((F32, FL3), (F16, FL3)),
     unary(np.exp),
-    conditioned(lambda x: x * np.exp(x)),
+    conditioned(lambda x: x * np.exp(x), "|x * e^x|"),
     drawer((-2.0, 2.0), (-9.0, 10.0), accept=(-9.0, 10.0)),  # results are normal and finite in float16
     Example("float32", {"input": [0.0, 1.0, -1.0]}, {"output": [1.0, 2.718281828459045, 0.36787944117144233]}),
 )
@@ -180,7 +183,7 @@ FLOOR = _elementwise(
     "The largest integer that is not above x: rounds toward minus infinity.",
     ((F32, FL1), (F16, FL3)),
     unary(np.floor),
-    exact,
+    exact("whole numbers"),
     drawer((-2.5, 2.5), (-9.0, 9.0), (-6e4, 6e4), ranks=(1, 4), adjust=_keep_off_integers),
     Example("float32", {"input": [-1.5, 1.5, 2.0, -0.25, -3.0]}, {"output": [-2.0, 1.0, 2.0, -1.0, -3.0]}),
     rules=(rank_rule("RANK", "input", 1, 4),),
@@ -193,10 +196,9 @@ LOG = _elementwise(
     "Arguments of 0 and below are left open (NaN or minus infinity).",
     ((F32, FL3), (F16, FL3)),
     unary(np.log),
-    conditioned(np.ones_like),
+    conditioned(np.ones_like, "1", _open_at("arguments of 0 and below", lambda x: x <= 0)),
     drawer((0.001, 2.0), (0.5, 2.0), (0.1, 100.0), (1.0, 6e4), accept=(0.001, 6e4)),
     Example("float32", {"input": [1.0, 7.38905609893065, 0.5]}, {"output": [0.0, 2.0, -0.6931471805599453]}),
-    left_open=_open_at(lambda x: x <= 0),
 )
 
 
@@ -209,7 +211,7 @@ SQRT = _elementwise(
     "The square root. Negative arguments give NaN, which is left open.",
     ((F32, FL3), (F16, FL3)),
     unary(np.sqrt),
-    conditioned(lambda x: np.sqrt(x) / 2),
+    conditioned(lambda x: np.sqrt(x) / 2, "sqrt(x) / 2"),
     drawer((0.0, 2.0), (0.0, 100.0), (0.0, 6e4), adjust=_plant_zeros, accept=(0.0, 6e4)),
     Example("float32", {"input": [[4.0, 2.25, 0.0, 2.0]]}, {"output": [[2.0, 1.5, 0.0, 1.4142135623730951]]}),
 )
@@ -220,12 +222,11 @@ RSQRT = _elementwise(
     "largest value. Negative arguments give NaN, which is left open.",
     ((F32, FL3), (F16, FL3), (Q8, FL7), (Q8S, FL7)),
     unary(lambda x: x.dtype.type(1) / np.sqrt(x)),
-    conditioned(lambda x: 0.5 / np.sqrt(x)),
+    conditioned(lambda x: 0.5 / np.sqrt(x), "1 / (2 * sqrt(x))", _open_at("negative arguments", lambda x: x < 0)),
     drawer((0.01, 2.0), (0.1, 50.0), accept=(0.01, 6e4)),
     Example("float32", {"input": [4.0, 0.25, 1.0]}, {"output": [0.5, 2.0, 1.0]}),
     Example("quant8_asymm", {"input": [16, 1, 0]}, {"output": [42, 138, 255]},
             {"input": (0.25, 0), "output": (1 / 64, 10)}),
-    left_open=_open_at(lambda x: x < 0),
 )  # fmt: skip
 
 SIN = _elementwise(
@@ -233,7 +234,7 @@ SIN = _elementwise(
     "The sine of x in radians. Its condition grows with |x|: large arguments must be reduced.",
     ((F32, FL3), (F16, FL3)),
     unary(np.sin),
-    conditioned(lambda x: x * np.cos(x)),
+    conditioned(lambda x: x * np.cos(x), "|x * cos(x)|"),
     drawer((-1.6, 1.6), (-7.0, 7.0), (-30.0, 30.0), accept=(-30.0, 30.0)),
     Example("float32", {"input": [0.0, 0.5235987755982988, -1.5707963267948966]}, {"output": [0.0, 0.5, -1.0]}),
 )
@@ -243,7 +244,7 @@ LOGICAL_NOT = _elementwise(
     "True where x is false. A byte other than 0 is true; results are 0 or 1.",
     ((B8, FL3),),
     unary(np.logical_not),
-    exact,
+    exact("truth values"),
     drawer((0, 1)),
     Example("bool8", {"input": [[1, 0], [0, 0]]}, {"output": [[0, 1], [1, 1]]}),
 )

@@ -65,8 +65,8 @@ def run_call(call: Call, arithmetic: Arithmetic = BASELINE) -> dict[str, Result]
     Raises:
         ValueError: an operand has no value.
     """
-    if call.definition.run is not None:
-        return dict(call.definition.run(call, arithmetic))
+    if call.definition.graphs is not None:
+        return dict(call.definition.graphs.run(call, arithmetic))
     with np.errstate(all="ignore"):
         computed = call.definition.kernel(Values(call, arithmetic))
         return {name: store(computed[name], argument) for name, argument in call.results.items()}
@@ -90,13 +90,14 @@ def store(computed: Array, argument: Argument) -> Result:
 
 def allowance(call: Call, results: Mapping[str, Result], relaxed: bool = False) -> dict[str, Allowance]:
     """The error allowed in each result of a call whose inputs have values."""
-    if call.definition.track is not None:
-        tracked = call.definition.track(call, {}, relaxed)
+    if call.definition.graphs is not None:
+        tracked = call.definition.graphs.track(call, {}, relaxed)
         return {name: value.allowance() for name, value in tracked.items()}
     with np.errstate(all="ignore"):
         values = Values(call)
         exact = {name: result.exact for name, result in results.items()}
-        opened = call.definition.left_open(values, exact) if call.definition.left_open else {}
+        left_open = call.definition.judging.left_open
+        opened = left_open.masks(values, exact) if left_open is not None else {}
         allowed = {}
         for name, argument in call.results.items():
             allowed[name] = _allow(call, values, name, argument, exact, relaxed)
@@ -116,14 +117,12 @@ def _allow(
 ) -> Allowance:
     shape = exact[name].shape
     if argument.type in QUANTIZED:
-        steps = call.definition.steps
-        steps = steps if isinstance(steps, int) else steps.get(name, 1)
-        return Allowance(np.full(shape, float(steps)), None, 1.0)
+        return Allowance(np.full(shape, float(call.definition.judging.steps_of(name))), None, 1.0)
     if argument.type not in FLOATS:
         return Allowance(np.zeros(shape), None, 0.0)
     bits = MANTISSA_BITS[argument.type]
     bits = RELAXED_BITS if relaxed else bits
-    bound: Bound = call.definition.bound(values, {name: exact[name]})
+    bound: Bound = call.definition.judging.bound(values, {name: exact[name]})
     unit = np.broadcast_to(np.asarray(bound.magnitude, np.float64) * 2.0 ** -(1 + bits), shape)
     flushed = (np.abs(exact[name]) < SMALLEST_NORMAL[bits]) & (unit > 0)
     unit = np.where(flushed, np.maximum(unit, SMALLEST_NORMAL[bits]), unit)

@@ -19,6 +19,7 @@ from opset import FAMILIES, OPSET
 from opset.branch import Branch
 from opset.call import Argument
 from opset.definition import ROW_NAMES, ExecutionRule, OperationDef
+from opset.quantization import QUANTIZED
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "nnhal" / "operations.json"
@@ -32,6 +33,14 @@ Generated from the definitions in `opset/` by `python -m opset.export`; do not e
 Levels: 1.0 to 1.3 are the HIDL versions (feature levels 1 to 4), FL5 to FL8 the AIDL ones. A rule of stage VALIDATION
 is checked when a model is validated, and a breach is INVALID_ARGUMENT; a breach of one of stage EXECUTION may be
 refused at preparation or execution, with any status but NONE. A label is cited as `OPERATION.LABEL`.
+
+A float is wrong where it is off by more than NNAPI's tolerance and more than the bound. The tolerance is 1e-5 +
+5 * 2^-23 * |result| for float32, 5 * 2^-10 * (1 + |result|) for float16 and in relaxed models. A bound of `2 x n half
+units` of a size stands for n roundings of what has that size, each counted twice: 2 * n * size * 2^-24, or 2^-11 for
+float16 and in relaxed models. As results may be flushed to zero, a half unit is at least the smallest normal number
+where a result is below that. An infinity must be met, NaN is open. Where a float's bound is `exact` any difference is
+POOR, save in relaxed models. Quantised results may be off by so many stored steps. INT32 and BOOL8 results must be
+equal. What is left open is not compared.
 """
 
 
@@ -162,19 +171,37 @@ def _rules(definition: OperationDef) -> Iterator[str]:
         yield f"| {rule.label} | {stage} | {_cell(text)} |"
 
 
+def _quantized_results(definition: OperationDef) -> list[str]:
+    """Names of the results that are quantised in some row of the table of types."""
+    kinds = {r.name: [r.type or row.types.get(r.name) for row in definition.rows] for r in definition.results}
+    return [name for name, found in kinds.items() if any(kind in QUANTIZED for kind in found)]
+
+
 def _steps(definition: OperationDef) -> str:
-    if isinstance(definition.steps, int):
-        return f"{definition.steps} steps"
-    return ", ".join(f"{steps} steps in {name}" for name, steps in definition.steps.items())
+    allowed = {name: definition.judging.steps_of(name) for name in _quantized_results(definition)}
+    if not allowed:
+        return ""
+    words = {name: f"{steps} step{'' if steps == 1 else 's'}" for name, steps in allowed.items()}
+    if len(set(words.values())) == 1:
+        return f" Quantised results: {next(iter(words.values()))}."
+    return f" Quantised results: {', '.join(f'{text} in `{name}`' for name, text in words.items())}."
+
+
+def _judging(definition: OperationDef) -> Iterator[str]:
+    judging = definition.judging
+    yield f"Bound: {judging.words}.{_steps(definition)}"
+    if judging.left_open is not None:
+        yield ""
+        yield f"Left open: {judging.left_open.words}."
+    if judging.grouped_by:
+        yield ""
+        yield f"Rows of equal `{judging.grouped_by}` may come in any order, the same in all results."
 
 
 def _remarks(definition: OperationDef) -> Iterator[str]:
-    steps = "" if definition.steps == 1 else f" Quantised results may be off by {_steps(definition)}."
-    yield f"Second opinion: {definition.second_opinion}.{steps}"
-    if definition.left_open is not None:
-        doc = (definition.left_open.__doc__ or "").strip().split("\n")[0]
-        yield ""
-        yield "Left open by the specification: " + (doc or "some elements, which are not compared.")
+    yield from _judging(definition)
+    yield ""
+    yield f"Second opinion: {definition.second_opinion}."
     for example in definition.examples:
         yield ""
         inputs = ", ".join(f"`{name}` = {_value(value)}" for name, value in example.inputs.items())

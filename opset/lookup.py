@@ -20,11 +20,12 @@ from opset.definition import (
     ROW_NAMES,
     Example,
     ExecutionRule,
+    LeftOpen,
     OperationDef,
     Quantization,
-    exact,
     form,
     int32,
+    moved,
     same,
     tensor,
 )
@@ -142,7 +143,7 @@ GATHER = OperationDef(
     ),
     infer=_infer_gather,
     kernel=lambda v: {"output": v.stored("input").take(v.stored("indices").astype(np.int64), _axis(v.call))},
-    bound=exact,
+    judging=moved(),
     draw=_draw_gather,
     quantization=kept("input", "output"),
     examples=(
@@ -197,7 +198,7 @@ EMBEDDING_LOOKUP = OperationDef(
     ),
     infer=_infer_slices,
     kernel=lambda v: {"output": v.stored("values")[v.stored("lookups")]},
-    bound=exact,
+    judging=moved(),
     draw=_draw_embedding,
     quantization=kept("values", "output"),
     examples=(
@@ -225,7 +226,6 @@ def _look_up(v: Values) -> Mapping[str, Array]:
 
 
 def _open_misses(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Missed slices of quantised values whose zero point is not 0: bytes of 0, or the real number 0."""
     if not v.call["values"].zero_point:
         return {}
     missed = ~_found(v)[0]
@@ -288,11 +288,15 @@ HASHTABLE_LOOKUP = OperationDef(
     ),
     infer=lambda call: {**_infer_slices(call), "hits": call["lookups"].shape},
     kernel=_look_up,
-    bound=exact,
+    judging=moved(
+        LeftOpen(
+            "missed slices of quantised values whose zero point is not 0: bytes of 0, or the real number 0",
+            _open_misses,
+        ),
+        steps={"hits": 0},
+    ),
     draw=_draw_hashtable,
     quantization=kept("values", "output", hits=(1.0, 0)),
-    left_open=_open_misses,
-    steps={"hits": 0},
     examples=(
         Example(
             "float32",
@@ -391,7 +395,7 @@ TOPK_V2 = OperationDef(
     ),
     infer=_infer_largest,
     kernel=_largest,
-    bound=exact,
+    judging=moved(),
     draw=_draw_largest,
     quantization=kept("input", "values"),
     examples=(

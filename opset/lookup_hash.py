@@ -19,6 +19,7 @@ from opset.definition import (
     ROW_NAMES,
     Example,
     ExecutionRule,
+    LeftOpen,
     OperationDef,
     Shapes,
     exact,
@@ -187,7 +188,6 @@ def _project(v: Values) -> Mapping[str, Array]:
 
 
 def _open_near_zero(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Bits whose sum is zero but for rounding, and the numbers that hold one."""
     del results
     terms = _terms(v)
     close = np.abs(terms.sum(axis=2)) < NEAR_ZERO * np.abs(terms).sum(axis=2)
@@ -279,9 +279,11 @@ LSH_PROJECTION = OperationDef(
     ),
     infer=_infer,
     kernel=_project,
-    bound=exact,
+    judging=exact(
+        "bits of sums",
+        LeftOpen("bits whose sum is zero but for rounding, and the numbers that hold one", _open_near_zero),
+    ),
     draw=_draw,
-    left_open=_open_near_zero,
     # Fingerprints published for "3true" (below 0) and "2applefalse" (above): four bytes of hash value, then the item.
     examples=(
         Example(

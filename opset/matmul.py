@@ -18,17 +18,17 @@ from opset.definition import (
     I32,
     Q8,
     Q8S,
-    Bound,
     Example,
     ExecutionRule,
+    LeftOpen,
     OperationDef,
     Shapes,
     activation_rule,
     boolean,
     form,
-    magnitude,
     rank_rule,
     same,
+    sums,
     tensor,
 )
 from opset.drawing import Draft
@@ -57,11 +57,6 @@ def _dense(v: Values) -> Mapping[str, Array]:
     else:
         total = total + v["bias"]
     return {"output": v.activate(total)}
-
-
-def _bound_dense(v: Values, results: Mapping[str, Array]) -> Bound:
-    del results
-    return Bound(magnitude(_dense, v, "output"), v.call["weights"].shape[1] + 1)
 
 
 def bias_scale_rule(first: str, second: str) -> ExecutionRule:
@@ -205,7 +200,12 @@ FULLY_CONNECTED = OperationDef(
     ),
     infer=_infer_dense,
     kernel=_dense,
-    bound=_bound_dense,
+    judging=sums(
+        _dense,
+        lambda call: call["weights"].shape[1] + 1,
+        "(products + 1)",
+        "the sum of absolute products and bias",
+    ),
     draw=_draw_dense,
     examples=(
         Example(
@@ -259,13 +259,7 @@ def _batch(v: Values) -> Mapping[str, Array]:
     return {"output": total}
 
 
-def _bound_batch(v: Values, results: Mapping[str, Array]) -> Bound:
-    del results
-    return Bound(magnitude(_batch, v, "output"), _sides(v.call)[0][-1])
-
-
 def _open_batch(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Sums that do not fit into 32 bits: whether they wrap is left open."""
     del results
     if v.call["lhs"].type != I32:
         return {}
@@ -339,9 +333,13 @@ BATCH_MATMUL = OperationDef(
     ),
     infer=_infer_batch,
     kernel=_batch,
-    bound=_bound_batch,
+    judging=sums(
+        _batch,
+        lambda call: _sides(call)[0][-1],
+        "(products)",
+        left_open=LeftOpen("INT32 sums that do not fit into 32 bits: they may wrap or not", _open_batch),
+    ),
     draw=_draw_batch,
-    left_open=_open_batch,
     examples=(
         Example(
             "float32",

@@ -18,9 +18,11 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
     OperationDef,
     Quantization,
     form,
+    half_units,
     int32,
     rank_rule,
     real_scalar,
@@ -63,6 +65,12 @@ def _exponents(v: Values, name: str) -> tuple[Array, int, Array]:
     z = (x - largest) * beta
     # Some compute beta * x first, so that both products are rounded before they cancel.
     return z, axis, np.abs(x * beta) + np.abs(largest * beta)
+
+
+SPREAD = (
+    f"(1 + (r + mean r) / {FUNCTION_ROUNDINGS}), with n elements along the axis, r = |beta * x| + |beta * max|, and "
+    "its mean weighted by the shares"
+)
 
 
 def _softmax(v: Values) -> Mapping[str, Array]:
@@ -165,7 +173,10 @@ SOFTMAX = OperationDef(
     ),
     infer=infer_same,
     kernel=_softmax,
-    bound=_bound_softmax,
+    judging=Judging(
+        _bound_softmax,
+        half_units(f"(n + {FUNCTION_ROUNDINGS})", f"the result (in float16 of 2^-14 at least) * {SPREAD}"),
+    ),
     draw=lambda draft: _draw(draft, "input"),
     quantization=_fixed,
     examples=(
@@ -206,7 +217,7 @@ LOG_SOFTMAX = OperationDef(
     rules=(BETA_RULE, axis_rule("logits")),
     infer=lambda call: {"output": call["logits"].shape},
     kernel=_log_softmax,
-    bound=_bound_log_softmax,
+    judging=Judging(_bound_log_softmax, half_units(f"(n + {FUNCTION_ROUNDINGS})", f"|result| + {SPREAD}")),
     draw=lambda draft: _draw(draft, "logits"),
     examples=(
         # beta * x in multiples of ln 2: shares 1/8, 1/8, 1/4, 1/2.

@@ -18,9 +18,11 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
     OperationDef,
     Quantization,
     form,
+    half_units,
     int32,
     rank_rule,
     real_scalar,
@@ -181,7 +183,7 @@ L2_NORMALIZATION = OperationDef(
     ),
     infer=infer_same,
     kernel=_l2,
-    bound=_l2_bound,
+    judging=Judging(_l2_bound, half_units(f"(elements along the axis / 2 + {ROOT_ROUNDINGS})", "the result")),
     draw=_draw_l2,
     quantization=_l2_quantization,
     examples=(
@@ -287,7 +289,13 @@ LOCAL_RESPONSE_NORMALIZATION = OperationDef(
     ),
     infer=infer_same,
     kernel=_local,
-    bound=_local_bound,
+    judging=Judging(
+        _local_bound,
+        half_units(
+            f"(elements of the window + {POWER_ROUNDINGS})",
+            "|result| * (1 + |beta| + |beta * ln(base)|), the base being what is raised to -beta",
+        ),
+    ),
     draw=_draw_local,
     examples=(
         # Sums of squares 5, 14, 13; 1 + 0.5 * them = 3.5, 8, 7.5; to the power of -1.
@@ -363,7 +371,14 @@ INSTANCE_NORMALIZATION = OperationDef(
     rules=(execution_rank_rule("RANK_INPUT", "input", 4),),
     infer=infer_same,
     kernel=_instance,
-    bound=_instance_bound,
+    judging=Judging(
+        _instance_bound,
+        half_units(
+            f"(n + {ROOT_ROUNDINGS + 2})",
+            "(|x| + mean |x| + |x - mean| * (1 + mean x^2 / (variance + epsilon))) * |gamma| / "
+            "sqrt(variance + epsilon) + |beta|, with n elements of each image and channel",
+        ),
+    ),
     draw=_draw_instance,
     examples=(
         # Channel 0: mean 2, variance 1, over sqrt(4). Channel 1: all alike.

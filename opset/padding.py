@@ -21,9 +21,9 @@ from opset.definition import (
     ExecutionRule,
     OperationDef,
     Shapes,
-    exact,
     form,
     int32,
+    moved,
     quantization_rule,
     rank_rule,
     real_scalar,
@@ -170,7 +170,7 @@ PAD = OperationDef(
     ),
     infer=_padded,
     kernel=_moved(lambda v: v.call["input"].zero_point),
-    bound=exact,
+    judging=moved(),
     draw=_draw_pad,
     quantization=same_quantization("output"),
     examples=(
@@ -221,7 +221,7 @@ PAD_V2 = OperationDef(
     ),
     infer=_padded,
     kernel=_moved(lambda v: v.call["pad_value"].item()),
-    bound=exact,
+    judging=moved(),
     draw=_draw_pad_value,
     quantization=same_quantization("output"),
     examples=(
@@ -295,7 +295,7 @@ MIRROR_PAD = OperationDef(
     ),
     infer=_padded,
     kernel=_mirrored,
-    bound=exact,
+    judging=moved(),
     draw=_draw_mirror,
     quantization=same_quantization("output"),
     examples=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,17 +17,18 @@ from opset.definition import (
     F32,
     Q8,
     Q8S,
-    Bound,
     Example,
     ExecutionRule,
+    Judging,
+    Kernel,
     OperationDef,
     Quantization,
     Shapes,
     activation_rule,
     exact,
     int32,
-    magnitude,
     same,
+    sums,
     tensor,
 )
 from opset.drawing import Draft
@@ -129,17 +130,6 @@ def _maximum(v: Values) -> Mapping[str, Array]:
     return _finished(v, np.asarray(best).astype(dtype) * dtype(scale))
 
 
-def _average_bound(v: Values, results: Mapping[str, Array]) -> Bound:
-    del results
-    return Bound(magnitude(_average, v, "output"), math.prod(_size(v.call)) + 1)
-
-
-def _root_bound(v: Values, results: Mapping[str, Array]) -> Bound:
-    """Of the size of the root: an error in the mean of squares counts half."""
-    del results
-    return Bound(magnitude(_root_mean_square, v, "output"), math.prod(_size(v.call)) / 2 + ROOT_ROUNDINGS)
-
-
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
@@ -187,8 +177,8 @@ def _draw(draft: Draft) -> None:
 
 
 def _pool(code: OperationType, doc: str, rows: tuple[tuple[OperandType, FeatureLevel], ...],
-          kernel: Callable[[Values], Mapping[str, Array]],
-          bound: Callable[[Values, Mapping[str, Array]], Bound],
+          kernel: Kernel,
+          judging: Judging,
           examples: tuple[Example, ...]) -> OperationDef:  # fmt: skip
     quantized = any(kind in QUANTIZED for kind, _ in rows)
     return OperationDef(
@@ -207,7 +197,7 @@ def _pool(code: OperationType, doc: str, rows: tuple[tuple[OperandType, FeatureL
         ),
         infer=_infer,
         kernel=kernel,
-        bound=bound,
+        judging=judging,
         draw=_draw,
         quantization=_quantization,
         examples=examples,
@@ -224,7 +214,7 @@ AVERAGE_POOL_2D = _pool(
     "zero: both are within a step of the mean.",
     ((F32, FL1), (Q8, FL1), (F16, FL3), (Q8S, FL4)),
     _average,
-    _average_bound,
+    sums(_average, lambda call: math.prod(_size(call)) + 1, "(size of the window + 1)", "the mean of absolute values"),
     (
         Example(
             "float32/implicit/in7",
@@ -252,7 +242,13 @@ L2_POOL_2D = _pool(
     "act(square root of the mean of squares over the window).",
     ((F32, FL1), (F16, FL3)),
     _root_mean_square,
-    _root_bound,
+    # Of the size of the root: an error in the mean of squares counts half.
+    sums(
+        _root_mean_square,
+        lambda call: math.prod(_size(call)) / 2 + ROOT_ROUNDINGS,
+        f"(size of the window / 2 + {ROOT_ROUNDINGS})",
+        "the root",
+    ),
     (
         # The last column is a window of its own: |0| and |-4|.
         Example(
@@ -269,7 +265,7 @@ MAX_POOL_2D = _pool(
     "act(maximum over the window).",
     ((F32, FL1), (Q8, FL1), (F16, FL3), (Q8S, FL4)),
     _maximum,
-    exact,
+    exact("one of the values is taken, or an end of the activation's range"),
     (
         # Negative values at the edge: padding must not win.
         Example(

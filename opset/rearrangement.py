@@ -18,9 +18,9 @@ from opset.definition import (
     ExecutionRule,
     OperationDef,
     Shapes,
-    exact,
     form,
     int32,
+    moved,
     rank_rule,
     same,
     tensor,
@@ -125,7 +125,7 @@ CHANNEL_SHUFFLE = OperationDef(
     ),
     infer=infer_same,
     kernel=_shuffle,
-    bound=exact,
+    judging=moved(),
     draw=_draw_shuffle,
     quantization=same_quantization("output"),
     examples=(
@@ -273,7 +273,7 @@ DEPTH_TO_SPACE = OperationDef(
     ),
     infer=infer_image(_to_space),
     kernel=image_kernel(_depth_to_space),
-    bound=exact,
+    judging=moved(),
     draw=_draw_depth_to_space,
     quantization=same_quantization("output"),
     examples=(
@@ -318,7 +318,7 @@ SPACE_TO_DEPTH = OperationDef(
     ),
     infer=infer_image(_to_depth),
     kernel=image_kernel(_space_to_depth),
-    bound=exact,
+    judging=moved(),
     draw=_draw_space_to_depth,
     quantization=same_quantization("output"),
     examples=(

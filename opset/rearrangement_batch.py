@@ -9,7 +9,7 @@ import numpy as np
 from nnhal.operations import OperandDef, RuleKind, ValidationRule
 from nnhal.types import FL2, FL3, FL4, Array, OperandType, OperationType
 from opset.call import Argument, Call, int32_tensor
-from opset.definition import F16, F32, Q8, Q8S, Example, ExecutionRule, OperationDef, exact, int32_list, same, tensor
+from opset.definition import F16, F32, Q8, Q8S, Example, ExecutionRule, OperationDef, int32_list, moved, same, tensor
 from opset.drawing import Draft
 from opset.quantization import QUANTIZED
 from opset.rearrangement import (
@@ -104,7 +104,7 @@ BATCH_TO_SPACE_ND = OperationDef(
     ),
     infer=infer_image(_from_batch),
     kernel=image_kernel(_batch_to_space),
-    bound=exact,
+    judging=moved(),
     draw=_draw_batch_to_space,
     quantization=same_quantization("output"),
     examples=(
@@ -214,7 +214,7 @@ SPACE_TO_BATCH_ND = OperationDef(
     ),
     infer=infer_image(_to_batch),
     kernel=image_kernel(_space_to_batch),
-    bound=exact,
+    judging=moved(),
     draw=_draw_space_to_batch,
     quantization=same_quantization("output"),
     examples=(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nnhal.types import FL3, FL4, Array, OperationType
 from opset.call import Call
-from opset.definition import Bound, Example, OperationDef, Shapes, boolean, form, tensor
+from opset.definition import Bound, Example, Judging, OperationDef, Shapes, boolean, form, tensor
 from opset.drawing import Draft
 from opset.recurrent_cell import (
     AUX_RULE,
@@ -30,7 +30,7 @@ from opset.recurrent_cell import (
     weight_operands,
 )
 from opset.recurrent_draws import Frame, draw_cell, draw_frame, draw_scalars
-from opset.recurrent_lstm import CELL, LSTM, float_rows, step_terms
+from opset.recurrent_lstm import CELL, LSTM, TERMS_WORDS, float_rows, step_terms
 from opset.recurrent_numbers import Number, Numbers, PlainNumbers, ReachedNumbers
 from opset.values import Values
 
@@ -205,7 +205,7 @@ BIDIRECTIONAL_SEQUENCE_LSTM = OperationDef(
     ),
     infer=_infer_both,
     kernel=lambda v: _both(v, PlainNumbers(v)),
-    bound=_bound_both,
+    judging=Judging(_bound_both, TERMS_WORDS),
     draw=_draw_both,
     result_counts=((1, FL3), (2, FL3), (5, FL4), (6, FL4)),
     examples=(

@@ -14,10 +14,13 @@ from opset.definition import (
     F32,
     Bound,
     Example,
+    Judging,
+    LeftOpen,
     OperationDef,
     Shapes,
     boolean,
     form,
+    half_units,
     tensor,
 )
 from opset.drawing import Draft
@@ -35,7 +38,7 @@ from opset.recurrent_cell import (
     weight_operands,
 )
 from opset.recurrent_draws import draw_cell, draw_frame, draw_scalars
-from opset.recurrent_numbers import Number, Numbers, PlainNumbers, ReachedNumbers
+from opset.recurrent_numbers import REACH_WORDS, Number, Numbers, PlainNumbers, ReachedNumbers
 from opset.values import Values
 
 FEW = 4  # roundings of a step beside those of its sums
@@ -72,6 +75,9 @@ def step_terms(call: Call, *prefixes: str) -> float:
     return most / 2 + FEW
 
 
+TERMS_WORDS = half_units(f"(most products of a sum / 2 + {FEW})", REACH_WORDS)
+
+
 # --- LSTM -------------------------------------------------------------------------------------------------------------
 
 
@@ -96,7 +102,6 @@ def _infer_step(call: Call) -> Shapes:
 
 
 def _open_scratch(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """All of scratch: its contents are not defined."""
     del v
     return {"scratch": np.ones(results["scratch"].shape, np.bool_)}
 
@@ -166,9 +171,12 @@ LSTM = OperationDef(
     ),
     infer=_infer_step,
     kernel=lambda v: _step(v, PlainNumbers(v)),
-    bound=_bound_step,
+    judging=Judging(
+        _bound_step,
+        TERMS_WORDS,
+        LeftOpen("all of scratch: its contents are not defined", _open_scratch),
+    ),
     draw=_draw_step,
-    left_open=_open_scratch,
     examples=(
         Example(
             "float32/default/in23",
@@ -246,7 +254,7 @@ UNIDIRECTIONAL_SEQUENCE_LSTM = OperationDef(
     ),
     infer=_infer_sequence,
     kernel=lambda v: _sequence(v, PlainNumbers(v)),
-    bound=_bound_sequence,
+    judging=Judging(_bound_sequence, TERMS_WORDS),
     draw=_draw_sequence,
     result_counts=((1, FL3), (3, FL4)),
     examples=(

@@ -17,6 +17,10 @@ from opset.values import Values
 NORM_EPSILON = 1e-8  # in the layer normalisation's square root; public code takes it for a variance of 0 alone
 HALF_UNIT_OF_FLOAT16 = 2.0**-11  # the coarsest arithmetic that a type or the relaxed flag allows
 NORM_EPSILON_UNITS = 2.0**24  # float32 units in 1: what leaving the epsilon out may cost
+REACH_WORDS = (
+    "what is summed and of what each rounding before makes of it, carried to first order through sums, products, "
+    "functions, clips and steps"
+)
 
 
 def sigmoid(x: Array) -> Array:

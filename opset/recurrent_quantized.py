@@ -169,10 +169,9 @@ QUANTIZED_16BIT_LSTM = OperationDef(
     ),
     infer=_infer_narrow,
     kernel=_narrow,
-    bound=exact,
+    judging=exact("integer steps", steps={"cell_state_out": 10}),
     draw=_draw_narrow,
     quantization=lambda call: {"cell_state_out": (STATE_SCALE, 0), "output": ACTIVATION_QUANTIZATION},
-    steps={"cell_state_out": 10},
     examples=(
         # Weights 0. Biases in steps of 2^-12 already (weights' scale 1/32): i = f = o = 1/2, g = tanh(8) = 32767 steps;
         # i * g = 16384, in the state's steps 1024; f * c = 1024; tanh(1) = 24956 steps, half of it 12478, / 256 = 48.7.

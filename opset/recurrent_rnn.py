@@ -15,10 +15,12 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
     OperationDef,
     Shapes,
     boolean,
     form,
+    half_units,
     int32,
     same,
     tensor,
@@ -26,7 +28,7 @@ from opset.definition import (
 from opset.drawing import Draft
 from opset.recurrent_cell import AUX_RULE, DIRECTIONS, in_time, merge_rule, ranks_rule, shapes_rule, without
 from opset.recurrent_draws import draw_frame, draw_units, vector, weights
-from opset.recurrent_numbers import Number, Numbers, PlainNumbers, ReachedNumbers
+from opset.recurrent_numbers import REACH_WORDS, Number, Numbers, PlainNumbers, ReachedNumbers
 from opset.values import Values
 
 FEW = 3  # roundings of a step beside those of its products
@@ -75,6 +77,9 @@ def _run(
 def _terms(call: Call, prefix: str = "") -> float:
     aux = call["aux_input"].shape[-1] if prefix and call.has("aux_input") else 0
     return (sum(call[f"{prefix}weights"].shape) + aux) / 2 + FEW
+
+
+TERMS_WORDS = half_units(f"(most products of a sum / 2 + {FEW})", REACH_WORDS)
 
 
 def _batch(call: Call) -> int:
@@ -175,7 +180,7 @@ RNN = OperationDef(
     rules=(ranks_rule({"input": 2, "weights": 2}), *_shape_rules(), ACTIVATION_RULE),
     infer=_infer_single,
     kernel=lambda v: _single(v, PlainNumbers(v)),
-    bound=_bound_single,
+    judging=Judging(_bound_single, TERMS_WORDS),
     draw=_draw_single,
     examples=(
         # 2 * 1 + 1 * -1 + 0.5 * 4 + 0.25 = 3.25; -2 + 3 * -1 + 4 * 1 - 1 = -2, which RELU makes 0
@@ -241,7 +246,7 @@ UNIDIRECTIONAL_SEQUENCE_RNN = OperationDef(
     rules=(ranks_rule({"input": 3, "weights": 2}), *_shape_rules(), ACTIVATION_RULE),
     infer=_infer_sequence,
     kernel=lambda v: _sequence(v, PlainNumbers(v)),
-    bound=_bound_sequence,
+    judging=Judging(_bound_sequence, TERMS_WORDS),
     draw=_draw_sequence,
     result_counts=((1, FL3), (2, FL4)),
     examples=(
@@ -385,7 +390,7 @@ BIDIRECTIONAL_SEQUENCE_RNN = OperationDef(
     ),
     infer=_infer_both,
     kernel=lambda v: _both(v, PlainNumbers(v)),
-    bound=_bound_both,
+    judging=Judging(_bound_both, TERMS_WORDS),
     draw=_draw_both,
     result_counts=((1, FL3), (2, FL3), (3, FL4), (4, FL4)),
     examples=(

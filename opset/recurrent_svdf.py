@@ -15,10 +15,12 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
     OperationDef,
     Shapes,
     activation_rule,
     form,
+    half_units,
     int32,
     magnitude,
     same,
@@ -144,7 +146,14 @@ SVDF = OperationDef(
     ),
     infer=_infer,
     kernel=_kernel,
-    bound=_bound,
+    judging=Judging(
+        _bound,
+        "output: "
+        + half_units("(input_size + memory_size * rank + 1)", "the sum of absolute products and bias")
+        + "; newest slot of state_out: "
+        + half_units("(input_size)", "the sum of absolute products")
+        + "; other slots exact: values are only moved",
+    ),
     draw=_draw,
     examples=(
         # Two filters of rank 2 behind one unit, two slots: newest 3 and -1;

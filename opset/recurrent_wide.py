@@ -270,10 +270,9 @@ QUANTIZED_LSTM = OperationDef(
     ),
     infer=_infer_wide,
     kernel=_wide,
-    bound=exact,
+    judging=exact("integer steps", steps={"cell_state_out": 16}),
     draw=_draw_wide,
     quantization=_wide_fixed,
-    steps={"cell_state_out": 16},
     examples=(
         # Weights 0 and no layer normalisation: i = f = o = 1/2, g = 0; c' = 3000 / 2, clipped to 0.5 = 1024 steps.
         # tanh(0.5) = 0.46212, half of it 0.23106, in steps of 1/64: 14.8.

@@ -20,13 +20,16 @@ from opset.definition import (
     ROW_NAMES,
     Bound,
     Example,
+    Judging,
+    LeftOpen,
     OperationDef,
     Shapes,
     exact,
     form,
+    half_units,
     int32,
-    magnitude,
     same,
+    sums,
     tensor,
 )
 from opset.drawing import Draft
@@ -74,11 +77,6 @@ def _mean(v: Values) -> Mapping[str, Array]:
     return {"output": total / total.dtype.type(reduced_count(v.call))}
 
 
-def _bound_sum(kernel: Callable[[Values], Mapping[str, Array]], more: int) -> Callable[..., Bound]:
-    """One rounding for each term, and more for what follows."""
-    return lambda v, results: Bound(magnitude(kernel, v, "output"), reduced_count(v.call) + more)
-
-
 def _draw_sum(draft: Draft) -> None:
     low, high = draft.choose(((-2.0, 2.0), (-2.0, 2.0), (0.3, 2.0), (-2.0, 0.5), (-30.0, 30.0)))
     side = draft.choose((0, 0, 1, -1)) if draft.type("input") in QUANTIZED else 0
@@ -111,7 +109,7 @@ MEAN = OperationDef(
     rules=(RANK_INPUT, AXES_RULE, same_quantization_rule("input", "output")),
     infer=infer_reduced,
     kernel=_mean,
-    bound=_bound_sum(_mean, 2),
+    judging=sums(_mean, lambda call: reduced_count(call) + 2, "(elements reduced + 2)", "the mean of absolute values"),
     draw=_draw_mean,
     quantization=same_quantization("output"),
     examples=(
@@ -141,7 +139,7 @@ REDUCE_SUM = OperationDef(
     rules=(RANK_INPUT, AXES_RULE),
     infer=infer_reduced,
     kernel=_sum,
-    bound=_bound_sum(_sum, 0),
+    judging=sums(_sum, reduced_count, "(elements reduced)", "the sum of absolute values"),
     draw=_draw_sum,
     examples=(
         Example(
@@ -211,7 +209,7 @@ REDUCE_PROD = OperationDef(
     rules=(RANK_INPUT, AXES_RULE),
     infer=infer_reduced,
     kernel=_product,
-    bound=_bound_product,
+    judging=Judging(_bound_product, half_units("(factors)", "the result")),
     draw=_draw_product,
     examples=(
         Example(
@@ -238,12 +236,11 @@ def _chosen(choose: np.ufunc) -> Callable[[Values], Mapping[str, Array]]:
     return kernel
 
 
-def _infinite(sign: float) -> Callable[[Values, Mapping[str, Array]], Mapping[str, Array]]:
-    def left_open(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Elements behind which there is nothing but infinity: public code starts with the last finite value."""
-        return {"output": results["output"] == sign * np.inf}
-
-    return left_open
+def _infinite(sign: float) -> LeftOpen:
+    return LeftOpen(
+        "elements behind which there is nothing but infinity: public code starts with the last finite value",
+        lambda v, results: {"output": results["output"] == sign * np.inf},
+    )
 
 
 def _draw_extremum(sign: float) -> Callable[[Draft], None]:
@@ -283,10 +280,9 @@ def _extremum(code: OperationType, words: str, sign: float, examples: tuple[Exam
         rules=(RANK_INPUT, AXES_RULE, same_quantization_rule("input", "output")),
         infer=infer_reduced,
         kernel=_chosen(np.maximum if sign > 0 else np.minimum),
-        bound=exact,
+        judging=exact("one of the values is taken", _infinite(-sign)),
         draw=_draw_extremum(sign),
         quantization=same_quantization("output"),
-        left_open=_infinite(-sign),
         examples=examples,
         second_opinion=f"{LOOP}; ONNX reference evaluator",
     )
@@ -357,7 +353,7 @@ def _logical(code: OperationType, words: str, common: int, choose: np.ufunc, exa
         rules=(RANK_INPUT, AXES_RULE),
         infer=infer_reduced,
         kernel=lambda v: {"output": choose.reduce(in_front(v.call, v["input"]), axis=0)},
-        bound=exact,
+        judging=exact("truth values"),
         draw=_draw_logical(common),
         examples=(example,),
         second_opinion=LOOP,
@@ -397,7 +393,6 @@ def _first(find: Callable[..., Array]) -> Callable[[Values], Mapping[str, Array]
 
 
 def _beside_nan(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Elements behind which there is a NaN."""
     unknown = np.isnan(v.stored("input").astype(np.float64)).any(axis=v.integer("axis"))
     return {"output": unknown.reshape(results["output"].shape)}
 
@@ -463,9 +458,8 @@ def _position(code: OperationType, words: str, sign: float, examples: tuple[Exam
         rules=(axis_rule("input"),),
         infer=_without_axis,
         kernel=_first(np.argmax if sign > 0 else np.argmin),
-        bound=exact,
+        judging=exact("positions", LeftOpen("elements behind which there is a NaN", _beside_nan)),
         draw=_draw_position(sign),
-        left_open=_beside_nan,
         examples=examples,
         second_opinion="a loop over the elements that keeps the first one found; ONNX reference evaluator",
     )

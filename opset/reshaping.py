@@ -28,6 +28,7 @@ from opset.definition import (
     form,
     int32,
     int32_list,
+    moved,
     rank_rule,
     same,
     tensor,
@@ -187,7 +188,7 @@ RESHAPE = OperationDef(
     ),
     infer=lambda call: {"output": _new_shape(call)},
     kernel=_moved(lambda v, x: x.reshape(_new_shape(v.call))),
-    bound=exact,
+    judging=moved(),
     draw=_draw_reshape,
     quantization=same_quantization("output"),
     examples=(
@@ -280,7 +281,7 @@ SQUEEZE = OperationDef(
     ),
     infer=lambda call: {"output": _squeezed(call)},
     kernel=_moved(lambda v, x: x.reshape(_squeezed(v.call))),
-    bound=exact,
+    judging=moved(),
     draw=_draw_squeeze,
     quantization=same_quantization("output"),
     examples=(
@@ -328,7 +329,7 @@ EXPAND_DIMS = OperationDef(
     ),
     infer=lambda call: {"output": _expanded(call)},
     kernel=_moved(lambda v, x: x.reshape(_expanded(v.call))),
-    bound=exact,
+    judging=moved(),
     draw=_draw_expand,
     quantization=same_quantization("output"),
     examples=(
@@ -387,7 +388,7 @@ TRANSPOSE = OperationDef(
     ),
     infer=lambda call: {"output": tuple(call["input"].shape[axis] for axis in _permutation(call))},
     kernel=_moved(lambda v, x: x.transpose(_permutation(v.call))),
-    bound=exact,
+    judging=moved(),
     draw=_draw_transpose,
     quantization=same_quantization("output"),
     examples=(
@@ -431,7 +432,7 @@ RANK = OperationDef(
     rules=(),
     infer=lambda call: {"output": ()},
     kernel=lambda v: {"output": np.array(v.call["input"].rank)},
-    bound=exact,
+    judging=exact("the number that the operand's record has"),
     draw=_draw_rank,
     examples=(
         Example("float32", {"input": [[[1.5], [-2.0]]]}, {"output": 3}),

@@ -20,11 +20,14 @@ from opset.definition import (
     Bound,
     Example,
     ExecutionRule,
+    Judging,
+    LeftOpen,
     OperationDef,
     Shapes,
     boolean,
-    exact,
+    half_units,
     int32,
+    moved,
     real_scalar,
     tensor,
 )
@@ -220,7 +223,6 @@ def _nearest(v: Values) -> Mapping[str, Array]:
 
 
 def _open_nearest(v: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Rows and columns whose coordinate is exactly between two elements by a scale that no binary number holds."""
     rows, columns = (axis.nearest()[1] for axis in _axes(v.call))
     opened = (rows[:, None] | columns[None, :])[None, :, :, None]
     shape = channels_last(results["output"], is_nchw(v.call)).shape
@@ -314,7 +316,14 @@ RESIZE_BILINEAR = OperationDef(
     rules=RULES,
     infer=_infer,
     kernel=_bilinear,
-    bound=_bilinear_bound,
+    judging=Judging(
+        _bilinear_bound,
+        half_units(
+            INTERPOLATION_ROUNDINGS,
+            "the interpolated absolute values, and of each coordinate (1 more with half_pixel_centers) times the "
+            "steepest slope around it",
+        ),
+    ),
     draw=_draw,
     quantization=same_quantization("output"),
     examples=(
@@ -353,10 +362,14 @@ RESIZE_NEAREST_NEIGHBOR = OperationDef(
     rules=RULES,
     infer=_infer,
     kernel=_nearest,
-    bound=exact,
+    judging=moved(
+        LeftOpen(
+            "rows and columns whose coordinate is exactly between two elements by a scale that no binary number holds",
+            _open_nearest,
+        )
+    ),
     draw=_draw,
     quantization=same_quantization("output"),
-    left_open=_open_nearest,
     examples=(
         # Two of four columns: at 0 and 2; with half pixels at 1 and 3.
         Example(

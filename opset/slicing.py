@@ -24,6 +24,7 @@ from opset.definition import (
     form,
     int32,
     int32_list,
+    moved,
     quantization_rule,
     rank_rule,
     same,
@@ -140,7 +141,7 @@ CONCATENATION = OperationDef(
     ),
     infer=_joined,
     kernel=_concatenate,
-    bound=exact,
+    judging=exact("values are only moved, and requantised where scale or zero point differ"),
     draw=_draw_concatenation,
     quantization=_one_quantization,
     examples=(
@@ -234,7 +235,7 @@ SPLIT = OperationDef(
     ),
     infer=_parts,
     kernel=_split,
-    bound=exact,
+    judging=moved(),
     draw=_draw_split,
     quantization=same_quantization("parts"),
     examples=(
@@ -317,7 +318,7 @@ PACK = OperationDef(
     ),
     infer=_packed,
     kernel=lambda v: {"output": np.stack([v.stored(n) for n in v.call.inputs if n != "axis"], v.integer("axis"))},
-    bound=exact,
+    judging=moved(),
     draw=_draw_pack,
     quantization=_packed_quantization,
     examples=(
@@ -394,7 +395,7 @@ SLICE = OperationDef(
     ),
     infer=lambda call: {"output": _sizes(call)},
     kernel=_slice,
-    bound=exact,
+    judging=moved(),
     draw=_draw_slice,
     quantization=same_quantization("output"),
     examples=(
@@ -456,7 +457,7 @@ STRIDED_SLICE = OperationDef(
     ),
     infer=lambda call: {"output": _strided_shape(call)},
     kernel=_strided_slice,
-    bound=exact,
+    judging=moved(),
     draw=_draw_strided_slice,
     quantization=same_quantization("output"),
     examples=(

@@ -21,9 +21,9 @@ from opset.definition import (
     ExecutionRule,
     OperationDef,
     Shapes,
-    exact,
     form,
     int32_list,
+    moved,
     quantization_rule,
     rank_rule,
     real_scalar,
@@ -96,7 +96,7 @@ REVERSE = OperationDef(
     ),
     infer=lambda call: {"output": call["input"].shape},
     kernel=_reversed,
-    bound=exact,
+    judging=moved(),
     draw=_draw_reverse,
     quantization=same_quantization("output"),
     examples=(
@@ -159,7 +159,7 @@ TILE = OperationDef(
     ),
     infer=_tiled,
     kernel=lambda v: {"output": np.tile(v.stored("input"), v.ints("multiples"))},
-    bound=exact,
+    judging=moved(),
     draw=_draw_tile,
     quantization=same_quantization("output"),
     examples=(
@@ -215,7 +215,7 @@ FILL = OperationDef(
     ),
     infer=lambda call: {"output": ints_of(call, "dims")},
     kernel=_filled,
-    bound=exact,
+    judging=moved(),
     draw=_draw_fill,
     examples=(
         Example("float32", {"dims": [2, 3], "value": -1.5}, {"output": [[-1.5, -1.5, -1.5], [-1.5, -1.5, -1.5]]}),

@@ -104,9 +104,9 @@ def track_call(call: Call, errors: Mapping[str, Tracked], relaxed: bool) -> dict
     Raises:
         UndecidedError: see `track_graph`.
     """
-    if call.definition.track is not None:
+    if call.definition.graphs is not None:
         values = {n: errors[n] if n in errors else certain(a) for n, a in call.inputs.items() if a.value is not None}
-        return dict(call.definition.track(call, values, relaxed))
+        return dict(call.definition.graphs.track(call, values, relaxed))
     truth = run_call(call)
     own = allowance(call, truth, relaxed)
     wrong = {name: tracked for name, tracked in errors.items() if np.any(tracked.error > 0)}

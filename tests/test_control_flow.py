@@ -176,7 +176,7 @@ def test_faults_are_noticed(code: OperationType, fault: str) -> None:
 
 def sloppy(call: Call, rng: np.random.Generator) -> dict[str, Array]:
     """An implementation in which each operation is as far off as it may be, this way or that."""
-    if call.definition.run is None:
+    if call.definition.graphs is None:
         exact = run_call(call)
         allowed = allowance(call, exact)
         return {n: _off(r, allowed[n].required, rng) for n, r in exact.items()}

@@ -44,7 +44,7 @@ LOOPS: dict[str, Callable[[Call], Array | Mapping[str, Array]]] = {
     "ROI_ALIGN": opinion.roi_align,
     "ROI_POOLING": opinion.roi_pooling,
 }
-GROUPED = [pair for pair in SIGNATURES if pair[0].grouped_by]
+GROUPED = [pair for pair in SIGNATURES if pair[0].judging.grouped_by]
 
 
 def in_steps(call: Call, name: str, real: Array) -> Array:
@@ -255,7 +255,7 @@ def test_groups_are_saved(tmp_path: Path) -> None:
 
 def test_order_is_due_elsewhere() -> None:
     for definition in DEFINITIONS:
-        if not definition.grouped_by:
+        if not definition.judging.grouped_by:
             call = next(draws(definition, definition.signatures[0], 1, "due"))
             assert returns_of(call).groups == ()
             assert definition.signatures[0].row.types[next(iter(call.results))] == F32

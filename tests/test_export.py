@@ -37,9 +37,21 @@ def test_the_page_names_every_operation_operand_and_rule() -> None:
             assert f"| `{operand.name}" in section
         for rule in definition.rules:
             assert f"| {rule.label} | " in section
+        judging = definition.judging
+        assert f"Bound: {judging.words}." in section
+        assert judging.left_open is None or f"Left open: {judging.left_open.words}." in section
         for row in definition.rows:
             assert f"| {row.id} | {row.since.version} |" in section
         assert section.count("Example (") == len(definition.examples)
+
+
+def test_the_page_says_how_many_steps_are_allowed() -> None:
+    sections = {text.split("\n")[0]: text for text in export.page_text().split("\n## ")[1:]}
+    assert "Quantised results: 1 step.\n" in sections["ADD"]
+    assert "Quantised results: 1 step in `output`, 0 steps in `hits`.\n" in sections["HASHTABLE_LOOKUP"]
+    assert "Quantised results: 10 steps in `cell_state_out`, 1 step in `output`.\n" in sections["QUANTIZED_16BIT_LSTM"]
+    assert "Quantised results" not in sections["EXP"]
+    assert "Rows of equal `batches` may come in any order" in sections["GENERATE_PROPOSALS"]
 
 
 def test_stale_files_are_noticed_and_written_anew(

@@ -30,12 +30,13 @@ from nnhal.model import (
 from nnhal.operations import Signature
 from nnhal.types import Array, ErrorStatus, OperandLifeTime, OperandType, OperationType
 from opset import OPSET
+from opset.building import GraphBuilder
 from opset.call import Call, with_value
 from opset.definition import OperationDef
 from opset.drawing import Scope
 from opset.drawn import draw_call
 from opset.evaluate import allowance, run_call
-from opset.graph import GraphBuilder, evaluate, model_of
+from opset.graph import evaluate, model_of
 from opset.quantization import QUANTIZED
 from opset.source import SeededSource
 
@@ -43,7 +44,7 @@ schema: ModuleType = pytest.importorskip("ai_edge_litert.schema_py_generated")
 pytest.importorskip("flatbuffers")
 
 from drivers.litert import RESOLVERS, LiteRT, _Prepared  # noqa: E402
-from drivers.litert_translate import TRANSLATORS, windows  # noqa: E402
+from drivers.litert_translate import TRANSLATORS, UNKNOWN  # noqa: E402
 from drivers.litert_translate.flatbuffer import FlatModel, Quantization  # noqa: E402
 
 F32, Q8, I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_QUANT8_ASYMM, OperandType.INT32
@@ -208,9 +209,11 @@ def test_unknown_dimensions_are_refused() -> None:
 
 def test_what_the_runtime_says_is_the_reason() -> None:
     flat = FlatModel()
-    tensors = [flat.tensor((4,), schema.TensorType.UINT8, None, Quantization((0.5,), (0,))) for _ in range(2)]
-    flat.operator("RSQRT", tensors[:1], tensors[1:])  # there is a kernel for int8, none for uint8
-    model = replace(add_model(), translation=Translation(flat.finish(tensors[:1], tensors[1:]), (None,)))
+    graph = flat.graph()
+    tensors = [graph.tensor((4,), schema.TensorType.UINT8, None, Quantization((0.5,), (0,))) for _ in range(2)]
+    graph.operator("RSQRT", tensors[:1], tensors[1:])  # there is a kernel for int8, none for uint8
+    graph.inputs, graph.outputs = tuple(tensors[:1]), tuple(tensors[1:])
+    model = replace(add_model(), translation=Translation(flat.finish(), (None,)))
     device = LiteRT()
     (reason,) = device.explain_unsupported(model)
     assert reason is not None
@@ -326,8 +329,19 @@ def test_two_prepared_models_of_one_model_have_their_own_state() -> None:
 
 # --- drawn calls ------------------------------------------------------------------------------------------------------
 
-SIGNATURES = [(d, s) for d in OPSET.values() for s in d.signatures if int(d.code) in TRANSLATORS]
-COARSE = {"EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"}  # of quantised types: docs/litert.md
+CHANCE = OperationType.RANDOM_MULTINOMIAL  # has no one result; see test_litert_more.py
+TRANSLATED = [definition for definition in OPSET.values() if definition.code in set(TRANSLATORS) - {CHANCE}]
+SIGNATURES = [(definition, signature) for definition in TRANSLATED for signature in definition.signatures]
+COARSE = {"EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"}  # of quantised types
+
+
+def has_finding(call: Call) -> bool:
+    """Whether LiteRT is known to be wrong: docs/findings-litert.md."""
+    name = call.definition.name
+    batch_major = name.startswith("BIDIRECTIONAL") and not call.integer("time_major")
+    if name.endswith("LSTM") and "activation" in call.inputs:
+        return call.integer("activation") == 0 or (batch_major and bool(call.integer("merge_outputs")))
+    return batch_major and call.has("aux_input") and not call.has("fw_aux_weights")
 
 
 def calls(definition: OperationDef, signature: Signature, count: int) -> Iterator[Call]:
@@ -355,20 +369,22 @@ def test_what_is_translated_agrees_with_the_baseline(
         model, values = model_of(call, constants | parameters(call))
         translation = LiteRT.translate(model, {})
         assert (translation.artifact is None) == any(translation.unsupported)
-        if any(device.explain_unsupported(replace(model, translation=translation))):
+        if any(device.explain_unsupported(replace(model, translation=translation))) or has_finding(call):
             continue
         due = run_call(call)
         got = run(device, model, values, [result.stored for result in due.values()])
         allowed = allowance(call, due)
         for (name, result), actual in zip(due.items(), got, strict=True):
-            close = np.abs(actual.astype(np.float64) - result.stored) <= allowed[name].required
+            with np.errstate(invalid="ignore"):  # infinities of both are the same, below
+                close = np.abs(actual.astype(np.float64) - result.stored) <= allowed[name].required
             same = (actual == result.stored) | (np.isnan(actual) & np.isnan(result.stored))
             coarse = definition.name in COARSE and call.inputs["a"].type in QUANTIZED
             assert (close | same).mean() >= (0.9 if coarse else 1), f"{definition.name} {signature.id} {number}"
 
 
-def test_every_translator_is_used() -> None:
-    assert set(TRANSLATORS) <= {int(code) for code in OPSET}
+def test_every_operation_is_translated_or_unknown_to_litert() -> None:
+    assert set(TRANSLATORS) | UNKNOWN == {int(code) for code in OPSET}
+    assert not set(TRANSLATORS) & UNKNOWN
 
 
 REFUSED: dict[str, tuple[str, str, dict[str, float]]] = {
@@ -417,29 +433,6 @@ def test_operations_without_an_eye_for_scales_run_only_where_there_is_one(name: 
             ran += 1
     assert ran >= 10
     assert refused
-
-
-# --- padding ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", range(1, 9))
-@pytest.mark.parametrize("window", range(1, 6))
-@pytest.mark.parametrize("stride", range(1, 5))
-def test_padding_is_translated_to_the_windows_that_it_means(size: int, window: int, stride: int) -> None:
-    """Windows as lists of positions: two paddings are alike when they make the same list."""
-
-    def places(head: int, tail: int) -> list[int]:
-        return list(range(-head, size + tail - window + 1, stride))
-
-    extent = windows._Extent(size, window, stride, (0, 0))
-    head, tail = extent.same()
-    assert len(places(head, tail)) == -(-size // stride)  # SAME: one window for each stride, however begun
-    assert head <= tail <= head + 1
-    for explicit in [(h, t) for h in range(window) for t in range(window) if size + h + t >= window]:
-        given = windows._Extent(size, window, stride, explicit)
-        for other in ((0, 0), (head, tail)):
-            if size + sum(other) >= window:
-                assert given.is_padded_like(other) == (places(*explicit) == places(*other))
 
 
 # --- several operations -----------------------------------------------------------------------------------------------

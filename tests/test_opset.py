@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from nnhal.operations import Signature, ValidationRule
 from nnhal.types import Array
 from opset import OPSET
 from opset.call import Call
-from opset.definition import ExecutionRule, OperationDef
+from opset.definition import ExecutionRule, Judging, LeftOpen, OperationDef, check_definition, moved, no_error
 from opset.drawing import Scope
 from opset.drawn import draw_call
 from opset.evaluate import allowance, run_call
@@ -20,6 +20,7 @@ from opset.examples import from_example
 from opset.quantization import QUANTIZED
 from opset.source import BytesSource, SeededSource
 from opset.validation import applies, broken, holds, violations
+from opset.values import Values
 
 SIGNATURES = [(d, s) for d in OPSET.values() for s in d.signatures]
 IDS = [f"{d.name}-{s.id}" for d, s in SIGNATURES]
@@ -40,7 +41,7 @@ def test_draws_are_valid_and_inferred(definition: OperationDef, signature: Signa
         for name, result in run_call(call).items():
             assert result.stored.shape == call.results[name].shape, name
             assert result.stored.size > 0
-            if definition.sampling is None:
+            if definition.judging.sampling is None:
                 assert np.array_equal(result.stored, call.results[name].value, equal_nan=True)
 
 
@@ -174,4 +175,21 @@ def test_examples_agree_with_the_kernel(definition: OperationDef, number: int) -
 def test_words_and_examples_are_there(definition: OperationDef) -> None:
     assert definition.examples
     assert definition.second_opinion
+    assert not definition.judging.words.endswith(".")
     assert definition.doc.endswith(".")
+
+
+def test_the_record_stays_small() -> None:
+    assert len(fields(OperationDef)) <= 16
+
+
+def no_masks(values: Values, results: Mapping[str, Array]) -> Mapping[str, Array]:
+    return {}
+
+
+@pytest.mark.parametrize("judging", [Judging(no_error, ""), moved(LeftOpen("", no_masks))])
+def test_judging_without_words_is_refused(judging: Judging) -> None:
+    definition = next(iter(OPSET.values()))
+    check_definition(definition)
+    with pytest.raises(ValueError, match="no words"):
+        check_definition(replace(definition, judging=judging))

@@ -272,3 +272,8 @@ def test_results_are_no_operands_of_later_calls() -> None:
     call = draw_call(RANDOM_MULTINOMIAL, SIGNATURES[0], scope)
     assert all(a.shape != call["output"].shape for a in scope.operands if a.type == OperandType.TENSOR_INT32)
     assert expected_outputs(call)[0].distribution is not None
+
+
+def test_the_words_name_the_rate_of_false_alarms() -> None:
+    power = round(-math.log10(distribution.FALSE_ALARM))
+    assert f"one false alarm in 10^{power} " in RANDOM_MULTINOMIAL.judging.words

@@ -51,7 +51,10 @@ class _Operator:
 
 
 class FlatModel:
-    """A file under way: its graphs, the first of which is the one that is run, and their constant data."""
+    """A file under way: its graphs, the first of which is the one that is run, and their constant data.
+
+    The other graphs get a name, so that a runner can try them out. Those with a loop get none: it might not end.
+    """
 
     def __init__(self) -> None:
         self._buffers: list[bytes | memoryview] = [b""]  # the first one stays empty: tensors without data
@@ -68,7 +71,9 @@ class FlatModel:
         buffers = out.tables([out.buffer(data) for data in self._buffers])
         codes = sorted({operator.code for graph in self._graphs for operator in graph.operators})
         subgraphs = out.tables([out.subgraph(graph, codes) for graph in self._graphs])
-        return out.model(out.tables([out.operator_code(code) for code in codes]), subgraphs, buffers)
+        named = [out.signature(graph) for graph in self._graphs[1:] if not graph.has_loop]
+        signatures = out.tables(named) if named else 0
+        return out.model(out.tables([out.operator_code(code) for code in codes]), subgraphs, buffers, signatures)
 
 
 class FlatGraph:
@@ -89,6 +94,11 @@ class FlatGraph:
         self.operators: list[_Operator] = []
         self.inputs: tuple[int, ...] = ()
         self.outputs: tuple[int, ...] = ()
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether an operator of it is a loop."""
+        return any(operator.code == schema.BuiltinOperator.WHILE for operator in self.operators)
 
     def tensor(
         self,
@@ -125,7 +135,6 @@ class FlatGraph:
         inputs: Sequence[int],
         outputs: Sequence[int],
         options: str | None = None,
-        intermediates: Sequence[int] = (),
         **fields: OptionValue,
     ) -> None:
         """Adds an operator.
@@ -135,11 +144,14 @@ class FlatGraph:
             inputs: indexes of tensors, NO_TENSOR where one is left out.
             outputs: indexes of tensors.
             options: name of its table of options, None for an operator without one.
-            intermediates: indexes of tensors that say the scales of what is computed on the way.
             fields: the options by their names in the schema's builder functions; what is left out has its default.
         """
         code: int = getattr(schema.BuiltinOperator, name)
-        self.operators.append(_Operator(code, tuple(inputs), tuple(outputs), options, fields, tuple(intermediates)))
+        self.operators.append(_Operator(code, tuple(inputs), tuple(outputs), options, fields))
+
+    def scale_between(self, tensors: Sequence[int]) -> None:
+        """Gives the last operator tensors without values: they say the scales of what it computes on the way."""
+        self.operators[-1] = replace(self.operators[-1], intermediates=tuple(tensors))
 
 
 class _Writer:
@@ -262,13 +274,40 @@ class _Writer:
         end: int = schema.SubGraphEnd(self._builder)
         return end
 
-    def model(self, operator_codes: int, subgraphs: int, buffers: int) -> bytes:
+    def signature(self, graph: FlatGraph) -> int:
+        """A name for a graph: its number; and for what goes in and out, without inputs that nothing reads."""
+        read = {index for operator in graph.operators for index in operator.inputs}.union(graph.outputs)
+        inputs = [index for index in graph.inputs if index in read]
+        taken, given = self.tables(self.names(inputs)), self.tables(self.names(graph.outputs))
+        key = self._builder.CreateString(str(graph.number))
+        schema.SignatureDefStart(self._builder)
+        schema.SignatureDefAddInputs(self._builder, taken)
+        schema.SignatureDefAddOutputs(self._builder, given)
+        schema.SignatureDefAddSignatureKey(self._builder, key)
+        schema.SignatureDefAddSubgraphIndex(self._builder, graph.number)
+        end: int = schema.SignatureDefEnd(self._builder)
+        return end
+
+    def names(self, indexes: Sequence[int]) -> list[int]:
+        """Tensors with their places in a list as names."""
+        tables = []
+        for place, index in enumerate(indexes):
+            name = self._builder.CreateString(str(place))
+            schema.TensorMapStart(self._builder)
+            schema.TensorMapAddName(self._builder, name)
+            schema.TensorMapAddTensorIndex(self._builder, index)
+            tables.append(schema.TensorMapEnd(self._builder))
+        return tables
+
+    def model(self, operator_codes: int, subgraphs: int, buffers: int, signatures: int) -> bytes:
         """Ends the file and gives its bytes."""
         schema.ModelStart(self._builder)
         schema.ModelAddVersion(self._builder, SCHEMA_VERSION)
         schema.ModelAddOperatorCodes(self._builder, operator_codes)
         schema.ModelAddSubgraphs(self._builder, subgraphs)
         schema.ModelAddBuffers(self._builder, buffers)
+        if signatures:
+            schema.ModelAddSignatureDefs(self._builder, signatures)
         self._builder.Finish(schema.ModelEnd(self._builder), file_identifier=FILE_IDENTIFIER)
         return bytes(self._builder.Output())
 

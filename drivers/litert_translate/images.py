@@ -51,9 +51,7 @@ def _move_depth(operator: str, options: str) -> Translator:
 
     def write(node: Node) -> None:
         refuse_nchw(node)
-        node.add(
-            operator, node.tensors("input"), node.all_results(), options, BlockSize=node.integer("block_size")
-        )
+        node.add(operator, node.tensors("input"), node.all_results(), options, BlockSize=node.integer("block_size"))
 
     return write
 

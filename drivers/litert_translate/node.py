@@ -173,6 +173,10 @@ class Node:
         """The tensor that stands for an operand, or none where it is omitted or left off."""
         return self.tensor(name) if self.has(name) else NO_TENSOR
 
+    def optionals(self, *names: Sequence[str]) -> list[int]:
+        """The same of several operands."""
+        return [self.optional(name) for group in names for name in group]
+
     def tensors(self, *names: str) -> list[int]:
         """The tensors that stand for several operands."""
         return [self.tensor(name) for name in names]
@@ -233,10 +237,10 @@ class Node:
         axis = self.integer(name)
         return axis + rank if axis < 0 else axis
 
-    def state(self, name: str, result: str) -> int:
-        """A variable tensor: what an operator finds in it is an input, and what it leaves there a result.
+    def state(self, name: str, result: str = "") -> int:
+        """A tensor for an operator that changes an input in place: what it leaves there is a result.
 
-        It stands for both operands where the input is the graph's alone, else it is filled by a copy.
+        It stands for both operands where the input is the graph's and nothing else reads it, else it holds a copy.
 
         Args:
             name: of the input.
@@ -244,10 +248,10 @@ class Node:
         """
         index = self._names[name]
         tensor = self._tensors.index(index)
-        alone = self[name].lifetime == OperandLifeTime.SUBGRAPH_INPUT and self._tensors.readers(index) == 1
-        if not alone:
+        if self[name].lifetime != OperandLifeTime.SUBGRAPH_INPUT or self._tensors.readers(index) > 1:
             given, tensor = tensor, self.flat.like(tensor)
-            self.add("SPLIT", [self.flat.ints([0], ()), given], [tensor], "SplitOptions", NumSplits=1)
+            whole = [self.flat.ints([0, 0]), self.flat.ints(self.shape(name))]
+            self.add("SLICE", [given, *whole], [tensor], "SliceOptions")
         self.flat.make_variable(tensor)
         if result in self._names:
             self._tensors.share(self._names[result], tensor)
@@ -278,11 +282,10 @@ class Node:
         inputs: Sequence[int],
         outputs: Sequence[int],
         options: str | None = None,
-        intermediates: Sequence[int] = (),
         **fields: int | float | bool | Sequence[int],
     ) -> None:
         """Adds an operator to the file; see `FlatGraph.operator`."""
-        self.flat.operator(operator, inputs, outputs, options, intermediates, **fields)
+        self.flat.operator(operator, inputs, outputs, options, **fields)
 
     def add_to_vector(
         self,

@@ -14,6 +14,8 @@ from nnhal.types import Array, OperationType
 Translator = Callable[[Node], None]
 FUSED = range(5)  # none, RELU, RELU1, RELU6, TANH: one code in both
 GATES = ("input", "forget", "cell", "output")
+BIASES = ("input_gate_bias", "forget_gate_bias", "cell_bias", "output_gate_bias")
+NORMS = tuple(f"{gate}_layer_norm_w" for gate in GATES)
 
 
 def _activation(node: Node) -> int:
@@ -50,7 +52,7 @@ def _bidirectional_rnn(node: Node) -> None:
     for way in ("fw", "bw"):
         inputs += node.tensors(f"{way}_weights", f"{way}_recurrent_weights", f"{way}_bias")
         inputs.append(node.state(f"{way}_hidden_state_in", f"{way}_hidden_state_out"))
-    inputs += [node.optional(name) for name in ("aux_input", "fw_aux_weights", "bw_aux_weights")]
+    inputs += node.optionals(("aux_input", "fw_aux_weights", "bw_aux_weights"))
     merged = node.flag("merge_outputs")
     node.add(
         "BIDIRECTIONAL_SEQUENCE_RNN",
@@ -63,19 +65,17 @@ def _bidirectional_rnn(node: Node) -> None:
     )
 
 
-def _cell(node: Node, way: str = "") -> list[int]:
+def _cell_names(way: str = "") -> list[str]:
     """Weights, biases and projection of an LSTM cell, in the order that both have."""
     names = [f"{source}_to_{gate}_w" for source in ("input", "recurrent") for gate in GATES]
     names += [f"cell_to_{gate}_w" for gate in GATES if gate != "cell"]
-    names += [*(f"{gate}_bias" if gate == "cell" else f"{gate}_gate_bias" for gate in GATES)]
-    names += ["projection_w", "projection_bias"]
-    return [node.optional(way + name) for name in names]
+    names += [*BIASES, "projection_w", "projection_bias"]
+    return [way + name for name in names]
 
 
 def _layer_norm(node: Node) -> list[int]:
     """Weights of the layer normalisation, nothing where there is none."""
-    names = [f"{gate}_layer_norm_w" for gate in GATES]
-    return [node.optional(name) for name in names] if any(node.has(name) for name in names) else []
+    return node.optionals(NORMS) if any(node.has(name) for name in NORMS) else []
 
 
 def _clips(node: Node) -> dict[str, float]:
@@ -84,7 +84,7 @@ def _clips(node: Node) -> dict[str, float]:
 
 def _lstm(node: Node) -> None:
     """LSTM. What its scratch result holds is left open: zeros."""
-    inputs = [node.tensor("input"), *_cell(node)]
+    inputs = [node.tensor("input"), *node.optionals(_cell_names())]
     inputs += [node.state("output_state_in", "output_state_out"), node.state("cell_state_in", "cell_state_out")]
     inputs += _layer_norm(node)
     node.zeros("scratch")
@@ -100,7 +100,7 @@ def _lstm(node: Node) -> None:
 
 def _sequence_lstm(node: Node) -> None:
     """UNIDIRECTIONAL_SEQUENCE_LSTM."""
-    inputs = [node.tensor("input"), *_cell(node)]
+    inputs = [node.tensor("input"), *node.optionals(_cell_names())]
     inputs += [node.state("output_state_in", "output_state_out"), node.state("cell_state_in", "cell_state_out")]
     inputs += _layer_norm(node)
     node.add(
@@ -116,15 +116,18 @@ def _sequence_lstm(node: Node) -> None:
 
 def _bidirectional_lstm(node: Node) -> None:
     """BIDIRECTIONAL_SEQUENCE_LSTM."""
-    norms: Sequence[str] = [f"{way}_{gate}_layer_norm_w" for way in ("fw", "bw") for gate in GATES]
-    if any(node.has(name) for name in norms):
+    if any(node.has(way + name) for way in ("fw_", "bw_") for name in NORMS):
         raise UntranslatableError("LiteRT's BIDIRECTIONAL_SEQUENCE_LSTM has no layer normalisation")
-    inputs = [node.tensor("input"), *_cell(node, "fw_"), *_cell(node, "bw_")]
+    if node.shape("fw_recurrent_to_output_w") != node.shape("bw_recurrent_to_output_w"):
+        raise UntranslatableError("LiteRT's BIDIRECTIONAL_SEQUENCE_LSTM has cells of one size in both directions")
+    if node.shape("fw_input_to_output_w")[1] != node.shape("bw_input_to_output_w")[1]:
+        raise UntranslatableError("LiteRT's BIDIRECTIONAL_SEQUENCE_LSTM has inputs of one size in both directions")
+    inputs = [node.tensor("input"), *node.optionals(_cell_names("fw_"), _cell_names("bw_"))]
     for way in ("fw", "bw"):
         inputs.append(node.state(f"{way}_activation_state_in", f"{way}_activation_state_out"))
         inputs.append(node.state(f"{way}_cell_state_in", f"{way}_cell_state_out"))
-    inputs.append(node.optional("aux_input"))
-    inputs += [node.optional(f"{way}_aux_input_to_{gate}_w") for way in ("fw", "bw") for gate in GATES]
+    aux = [f"{way}_aux_input_to_{gate}_w" for way in ("fw", "bw") for gate in GATES]
+    inputs += node.optionals(("aux_input", *aux))
     merged = node.flag("merge_outputs")
     node.add(
         "BIDIRECTIONAL_SEQUENCE_LSTM",
@@ -151,12 +154,12 @@ def _joined(node: Node, arrays: Sequence[Array], like: str) -> int:
 
 def _quantized_16bit_lstm(node: Node) -> None:
     """QUANTIZED_16BIT_LSTM: LiteRT's basic kernel, with one matrix for all gates. It keeps no state."""
-    order = ("input", "cell", "forget", "output")
+    order = (0, 2, 1, 3)  # input, cell, forget, output
     rows = [
-        np.concatenate([node.value(f"{source}_to_{gate}_w") for source in ("recurrent", "input")], axis=1)
+        np.concatenate([node.value(f"{source}_to_{GATES[gate]}_w") for source in ("recurrent", "input")], axis=1)
         for gate in order
     ]
-    biases = [node.value("cell_bias" if gate == "cell" else f"{gate}_gate_bias") for gate in order]
+    biases = [node.value(BIASES[gate]) for gate in order]
     batch, units = node.shape("prev_output")
     places = units + node.shape("input")[1]
     joined = node.flat.like(node.tensor("input"), (batch, places))
@@ -165,10 +168,11 @@ def _quantized_16bit_lstm(node: Node) -> None:
     node.add(
         "LSTM",
         [
-            *node.tensors("input", "prev_output"),
+            node.tensor("input"),
+            node.state("prev_output"),
             _joined(node, rows, "input_to_input_w"),
             _joined(node, biases, "input_gate_bias"),
-            node.tensor("prev_cell_state"),
+            node.state("prev_cell_state"),
         ],
         [*node.tensors("output", "cell_state_out"), joined, gates],
         "LSTMOptions",
@@ -178,8 +182,14 @@ def _quantized_16bit_lstm(node: Node) -> None:
 
 
 def _quantized_lstm(node: Node) -> None:
-    """QUANTIZED_LSTM: LiteRT's kernel in integers; scales of what is computed on the way are those of tensors."""
-    inputs = [node.tensor("input"), *_cell(node)]
+    """QUANTIZED_LSTM: LiteRT's kernel in integers; scales of what is computed on the way are those of tensors.
+
+    It adds weights up when tensors are allocated, and reads from nowhere where they are not there yet.
+    """
+    for name in (*_cell_names(), *NORMS):
+        if node.has(name) and not node.is_constant(name):
+            raise UntranslatableError(f"{name} is no constant, and LiteRT reads it before the first run")
+    inputs = [node.tensor("input"), *node.optionals(_cell_names())]
     inputs += [node.state("prev_output", "output_state_out"), node.state("prev_cell_state", "cell_state_out")]
     inputs += _layer_norm(node)
     between = [
@@ -195,10 +205,10 @@ def _quantized_lstm(node: Node) -> None:
         inputs,
         node.tensors("output"),
         "LSTMOptions",
-        between,
         FusedActivationFunction=schema.ActivationFunctionType.TANH,
         **_clips(node),
     )
+    node.flat.scale_between(between)
 
 
 TRANSLATORS: Mapping[int, Translator] = {
