@@ -169,7 +169,8 @@ def test_the_kernel_of_litert_agrees() -> None:
             kind = call.integer("type")
             if kind == 1:  # the runtime's sparse projection has offsets
                 continue
-            flat = FlatModel()
+            model = FlatModel()
+            flat = model.graph()
             given = [call[name] for name in ("hash", "input", "weight") if call.has(name)]
             known = [Quantization((a.scale,), (a.zero_point,)) if a.scale else None for a in given]
             inputs = [
@@ -178,7 +179,8 @@ def test_the_kernel_of_litert_agrees() -> None:
             output = flat.tensor(call["output"].shape, schema.TensorType.INT32)
             code = 2 if kind == 2 else 1
             flat.operator("LSH_PROJECTION", inputs, [output], "LSHProjectionOptions", Type=code)
-            runner = interpreter.Interpreter(model_content=flat.finish(inputs, [output]))
+            flat.inputs, flat.outputs = tuple(inputs), (output,)
+            runner = interpreter.Interpreter(model_content=model.finish())
             runner.allocate_tensors()
             for index, argument in zip(inputs, given, strict=True):
                 runner.set_tensor(index, argument.value)
