@@ -15,7 +15,7 @@ report: $(VENV)/.suite$(EXTRA)
 	$(BIN)/python -m pytest --driver="$(DRIVER)" --profile=$(PROFILE) -q -n 2 --no-header --tb=no -rN
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -q -n 2
+	$(BIN)/python -m pytest tests -q -n 2 -rs
 	$(BIN)/python -m pytest -q -n 2 --driver=reference --fail-poor --tb=short
 	$(BIN)/python -m pytest -q -n 2 --profile=ci --fail-poor --tb=short \
 		--driver=reference,arithmetic=float32,order=reversed --driver=reference,arithmetic=float32,order=blocked

@@ -74,11 +74,11 @@ def our_call(layer: Layer, rng: np.random.Generator) -> Call:
     return Call(definition, signature, inputs)
 
 
-def onnx_run(layer: Layer, call: Call) -> Callable[[], Array]:
-    """The same layer by ONNX's reference evaluator, in float32 and its own layout."""
-    single = onnx.TensorProto.FLOAT
-    known = [onnx.helper.make_tensor_value_info(name, single, None) for name in "xwb"]
-    result = onnx.helper.make_tensor_value_info("y", single, None)
+def onnx_run(layer: Layer, call: Call, dtype: type[np.float32] | type[np.float64]) -> Callable[[], Array]:
+    """The same layer by ONNX's reference evaluator, in a type and its own layout."""
+    kind = onnx.TensorProto.FLOAT if dtype is np.float32 else onnx.TensorProto.DOUBLE
+    known = [onnx.helper.make_tensor_value_info(name, kind, None) for name in "xwb"]
+    result = onnx.helper.make_tensor_value_info("y", kind, None)
     node = onnx.helper.make_node(
         "Conv",
         list("xwb"),
@@ -89,7 +89,7 @@ def onnx_run(layer: Layer, call: Call) -> Callable[[], Array]:
         group=layer.depth if layer.filters is None else 1,
     )
     evaluator = ReferenceEvaluator(onnx.helper.make_model(onnx.helper.make_graph([node], "g", known, [result])))
-    image, weights, bias = (np.asarray(call[name].value) for name in ("input", "filter", "bias"))
+    image, weights, bias = (np.asarray(call[name].value, dtype) for name in ("input", "filter", "bias"))
     turn = (3, 0, 1, 2) if layer.filters is None else (0, 3, 1, 2)
     feeds = {
         "x": np.ascontiguousarray(image.transpose(0, 3, 1, 2)),
@@ -123,19 +123,23 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=9, help="timed runs of each in a round (default 9)")
     count = parser.parse_args().runs
     rng = np.random.default_rng(0)
-    print(f"milliseconds of one thread, median of {ROUNDS * count} runs; then the evaluator's / ours")
-    print(f"{'layer':30} {'float64':>9} {'float32':>9} {'ONNX f32':>9}   {'/float64':>8} {'/float32':>8}")
+    print(f"milliseconds of one thread, median of {ROUNDS * count} runs; then the evaluator's / ours in each type")
+    print(f"{'layer':30} {'float64':>9} {'float32':>9} {'ONNX f64':>9} {'ONNX f32':>9}   {'float64':>8} {'float32':>8}")
     for layer in LAYERS:
         call = our_call(layer, rng)
-        runs = {"float64": ours(call, BASELINE), "float32": ours(call, SINGLE), "onnx": onnx_run(layer, call)}
+        runs = {
+            "float64": ours(call, BASELINE),
+            "float32": ours(call, SINGLE),
+            "onnx64": onnx_run(layer, call, np.float64),
+            "onnx32": onnx_run(layer, call, np.float32),
+        }
         truth = runs["float64"]().transpose(0, 3, 1, 2)
-        if not np.allclose(truth, runs["onnx"](), rtol=1e-4, atol=1e-3):
+        if not np.allclose(truth, runs["onnx64"](), rtol=1e-9, atol=1e-9):
             raise AssertionError(f"{layer.name}: the two sides compute different things")
         took = medians(runs, count)
-        print(
-            f"{layer.name:30} {took['float64']:9.2f} {took['float32']:9.2f} {took['onnx']:9.2f}"
-            f"   {took['onnx'] / took['float64']:8.2f} {took['onnx'] / took['float32']:8.2f}"
-        )
+        times = " ".join(f"{took[name]:9.2f}" for name in ("float64", "float32", "onnx64", "onnx32"))
+        ratios = f"{took['onnx64'] / took['float64']:8.2f} {took['onnx32'] / took['float32']:8.2f}"
+        print(f"{layer.name:30} {times}   {ratios}")
 
 
 if __name__ == "__main__":
