@@ -20,7 +20,6 @@ from opset.quantization import (
     QUANTIZED,
     limits,
     quantize,
-    round_half_away,
     wrap_int32,
 )
 from opset.values import BASELINE, Arithmetic, Values
@@ -136,8 +135,3 @@ def _allow(
 def tolerance(exact: Array, bits: int) -> Array:
     """NNAPI's tolerance for floats with so many bits of mantissa, whatever is computed."""
     return np.asarray(ATOL[bits] + RTOL[bits] * np.abs(exact))
-
-
-def rounded(exact: Array) -> Array:
-    """Steps rounded as NNAPI stores them, for judging."""
-    return round_half_away(exact)
