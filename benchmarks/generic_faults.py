@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.case import Expected
+from harness.expectations import Expected
 from harness.guards import UNWRITTEN_BYTE
 from nnhal.types import Array, OperandType, info
 from opset.branch import LoopTimedOutError

@@ -24,9 +24,12 @@ from benchmarks.mutation_page import Pair, Scores, Tallies, Tally, gather, page
 from conformance.cases import positive_batches
 from conformance.profiles import PROFILES
 from harness.batch import Batch
-from harness.case import Action, Expected, Returns, Step, TestCase
-from harness.judge import Judgement, Verdict, judge
-from harness.run import Outcome, StepOutcome
+from harness.case import Step, TestCase
+from harness.expectations import Expected, Returns
+from harness.judge import judge
+from harness.outcome import Outcome, StepOutcome
+from harness.steps import Action
+from harness.verdict import Judgement, Verdict
 from nnhal.types import Array, ErrorStatus
 from opset import OPSET
 from opset.call import Call

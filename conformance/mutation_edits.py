@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from nnhal.memory import SharedMemory
 from nnhal.model import DataLocation, Model, Operand, Operation, Subgraph, count_consumers, operand_size
 from nnhal.types import OPERAND_TYPES, FeatureLevel, OperandLifeTime, OperandType
 
@@ -58,6 +59,18 @@ def with_constant(model: Model, index: int, operand: Operand) -> Model:
     place = DataLocation(0, len(values), size)
     constant = replace(operand, lifetime=LIFE.CONSTANT_COPY, location=place)
     return replace(with_operand(model, index, constant), operand_values=values + bytes(size))
+
+
+def in_pool(model: Model, index: int) -> Model:
+    """A copied constant lies in a pool of its own instead."""
+    operand = model.main.operands[index]
+    place = operand.location
+    pool = SharedMemory.create(place.length)
+    pool.view()[:] = model.operand_values[place.offset : place.offset + place.length]
+    moved = replace(
+        operand, lifetime=LIFE.CONSTANT_REFERENCE, location=DataLocation(len(model.pools), 0, place.length)
+    )
+    return replace(with_operand(model, index, moved), pools=(*model.pools, pool))
 
 
 def can_be_constant(model: Model, operand: Operand) -> bool:

@@ -12,7 +12,6 @@ from conformance.mutation_edits import (
     LIFE,
     Change,
     Changes,
-    changed,
     describe,
     placed,
     with_constant,
@@ -30,6 +29,7 @@ from nnhal.model import (
     Operand,
     Operation,
     Subgraph,
+    count_consumers,
 )
 from nnhal.types import (
     FL3,
@@ -135,18 +135,70 @@ def rewritten(rewrite: Callable[[Model, Operation], Iterator[tuple[str, Operatio
     return changes
 
 
+EDGES = (2**31 - 1, 2**31, 2**32 - 1)  # of indexes; no model has so many operands
+
+
 def input_index(model: Model, operation: Operation) -> Iterator[tuple[str, Operation]]:
     """An input out of range."""
-    count = len(model.main.operands)
     for place in range(len(operation.inputs)):
-        yield f"has {count} as input {place}", replace(operation, inputs=placed(operation.inputs, place, count))
+        for index in (len(model.main.operands), *EDGES):
+            yield f"has {index} as input {place}", replace(operation, inputs=placed(operation.inputs, place, index))
 
 
 def output_index(model: Model, operation: Operation) -> Iterator[tuple[str, Operation]]:
     """A result out of range."""
-    count = len(model.main.operands)
     for place in range(len(operation.outputs)):
-        yield f"has {count} as output {place}", replace(operation, outputs=placed(operation.outputs, place, count))
+        for index in (len(model.main.operands), *EDGES):
+            yield f"has {index} as output {place}", replace(operation, outputs=placed(operation.outputs, place, index))
+
+
+def negative_index(model: Model, operation: Operation) -> Iterator[tuple[str, Operation]]:
+    """An index below 0, which in some languages counts from the end."""
+    for place in range(len(operation.inputs)):
+        for index in (-1, -len(model.main.operands), -(2**31)):
+            yield f"has {index} as input {place}", replace(operation, inputs=placed(operation.inputs, place, index))
+    for place in range(len(operation.outputs)):
+        yield f"has -1 as output {place}", replace(operation, outputs=placed(operation.outputs, place, -1))
+
+
+def own_result(model: Model, operation: Operation) -> Iterator[tuple[str, Operation]]:
+    """An operation that reads what it writes itself."""
+    for place in range(len(operation.inputs)):
+        for index in operation.outputs:
+            words = f"has its own result {index} as input {place}"
+            yield words, replace(operation, inputs=placed(operation.inputs, place, index))
+
+
+def same_result(model: Model, operation: Operation) -> Iterator[tuple[str, Operation]]:
+    """An operation that writes one operand twice."""
+    for index in operation.outputs:
+        yield f"writes operand {index} twice", replace(operation, outputs=(*operation.outputs, index))
+        for place, other in enumerate(operation.outputs):
+            if other != index:
+                words = f"writes operand {index} in place of {other} as well"
+                yield words, replace(operation, outputs=placed(operation.outputs, place, index))
+
+
+def operand_counts(model: Model, operation: Operation) -> Iterator[tuple[str, Operation]]:
+    """No inputs, no results, or far too many."""
+    yield "has no inputs", replace(operation, inputs=())
+    yield "has no outputs", replace(operation, outputs=())
+    yield "has neither inputs nor outputs", replace(operation, inputs=(), outputs=())
+    yield "has its inputs twice", replace(operation, inputs=operation.inputs * 2)
+    yield "has its last input 1000 times", replace(operation, inputs=operation.inputs[:-1] + operation.inputs[-1:] * 1000)
+    yield "has the first operand 1000 times as input", replace(operation, inputs=(0,) * 1000)
+
+
+def circle(model: Model, level: FeatureLevel) -> Iterator[Change]:
+    """Two operations each of which reads what the other writes."""
+    main = model.main
+    for number, operation in enumerate(main.operations):
+        for later, other in list(enumerate(main.operations))[number + 1 :]:
+            for place in range(len(operation.inputs)):
+                if set(operation.outputs) & set(other.inputs):
+                    back = replace(operation, inputs=placed(operation.inputs, place, other.outputs[0]))
+                    change = f"operations {number} and {later} read one another's results (input {place})"
+                    yield change, partial(with_operation, model, number, back)
 
 
 def fewer_inputs(model: Model, operation: Operation) -> Iterator[tuple[str, Operation]]:
@@ -256,7 +308,20 @@ def _wrong_lists(indexes: tuple[int, ...], count: int) -> Iterator[tuple[str, tu
     for place, index in enumerate(indexes):
         yield f"{place} is listed twice", (*indexes, index)
         yield f"{place} is not listed", without(indexes, place)
-        yield f"{place} is operand {count}", placed(indexes, place, count)
+        for beyond in (count, *EDGES):
+            yield f"{place} is operand {beyond}", placed(indexes, place, beyond)
+
+
+def negative_listed(model: Model, level: FeatureLevel) -> Iterator[Change]:
+    """The lists of inputs and outputs with an index below 0."""
+    main = model.main
+    for place in range(len(main.input_indexes)):
+        for index in (-1, -len(main.operands), -(2**31)):
+            wrong = placed(main.input_indexes, place, index)
+            yield f"input {place} is operand {index}", partial(with_main, model, replace(main, input_indexes=wrong))
+    for place in range(len(main.output_indexes)):
+        wrong = placed(main.output_indexes, place, -1)
+        yield f"output {place} is operand -1", partial(with_main, model, replace(main, output_indexes=wrong))
 
 
 def empty_graph(model: Model, level: FeatureLevel) -> Iterator[Change]:
@@ -284,54 +349,11 @@ def extension_table(model: Model, level: FeatureLevel) -> Iterator[Change]:
         ("a prefix twice", (row("com.example.one", 1), row("com.example.two", 1))),
         ("a name without a dot", (row("example", 1),)),
         ("a name with a capital letter", (row("com.Example", 1),)),
+        ("an empty name", (row("", 1),)),
+        ("a name with a hyphen", (row("com.an-example", 1),)),
+        ("a name with a line break", (row("com.example\n", 1),)),
     ):
         yield f"the extension table has {words}", partial(replace, model, extension_name_to_prefix=table)
-
-
-# --- control flow -----------------------------------------------------------------------------------------------------
-
-
-def subgraph_operands(model: Model, level: FeatureLevel) -> Iterator[Change]:
-    """Subgraph operands that are constants, refer to no graph or to their own; other operands that claim to be one."""
-    for index, operand in enumerate(model.main.operands):
-        name = describe(index, operand)
-        if operand.type != OperandType.SUBGRAPH:
-            fields = {"lifetime": LIFE.SUBGRAPH, "location": DataLocation()}
-            yield f"{name} has the lifetime SUBGRAPH", changed(model, index, **fields)
-            continue
-        constant = {"lifetime": LIFE.CONSTANT_COPY, "location": DataLocation()}
-        yield f"{name} is a constant", changed(model, index, **constant)
-        beyond = DataLocation(offset=len(model.referenced))
-        yield f"{name} refers to no graph", changed(model, index, location=beyond)
-    for number, graph in enumerate(model.referenced):
-        itself = Operand(OperandType.SUBGRAPH, lifetime=LIFE.SUBGRAPH, location=DataLocation(offset=number))
-        circular = replace(graph, operands=(*graph.operands, itself))
-        yield f"graph {number} refers to itself", partial(_with_graph, model, number, circular)
-
-
-def branches(model: Model, level: FeatureLevel) -> Iterator[Change]:
-    """Referenced graphs that do not fit the operation that runs them."""
-    for number, graph in enumerate(model.referenced):
-        count = len(graph.operands)
-        fresh = Operand(OperandType.INT32, lifetime=LIFE.SUBGRAPH_INPUT)
-        taken = replace(graph, operands=(*graph.operands, fresh), input_indexes=(*graph.input_indexes, count))
-        yield f"graph {number} has one more input", partial(_with_graph, model, number, taken)
-        for index in (*graph.input_indexes, *graph.output_indexes):
-            operand = graph.operands[index]
-            if operand.scale > 0:
-                other = replace(operand, scale=operand.scale * 1.5)
-                operands = (*graph.operands[:index], other, *graph.operands[index + 1 :])
-                change = f"operand {index} of graph {number} has another scale"
-                yield change, partial(_with_graph, model, number, replace(graph, operands=operands))
-    for operation in model.main.operations:
-        if operation.type == OperationType.IF and operation.inputs:
-            index = operation.inputs[0]
-            yield "the condition has shape [2]", changed(model, index, dimensions=(2,))
-            yield "the condition has another type", changed(model, index, type=OperandType.TENSOR_INT32)
-
-
-def _with_graph(model: Model, number: int, graph: Subgraph) -> Model:
-    return replace(model, referenced=(*model.referenced[:number], graph, *model.referenced[number + 1 :]))
 
 
 def ring_of_additions() -> Model:

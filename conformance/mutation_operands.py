@@ -15,12 +15,14 @@ from conformance.mutation_edits import (
     can_be_constant,
     changed,
     describe,
+    in_pool,
     is_scalar,
     placed,
     with_constant,
     with_operand,
 )
-from nnhal.model import ChannelQuant, DataLocation, Model
+from nnhal.memory import BytesMemory
+from nnhal.model import ChannelQuant, DataLocation, Model, Operand
 from nnhal.types import (
     FL3,
     FL4,
@@ -69,9 +71,9 @@ def operand_scale(model: Model, level: FeatureLevel) -> Iterator[Change]:
     for index, operand in enumerate(model.main.operands):
         if operand.type not in OPERAND_TYPES:
             continue
-        bad = [1.0]
+        bad = [1.0, -1.0, math.nan]
         if operand.type == OperandType.TENSOR_INT32:
-            bad = [-1.0]
+            bad = [-1.0, math.nan]
         elif OPERAND_TYPES[OperandType(operand.type)].scaled:
             bad = [0.0, -0.5, math.nan]
         for scale in bad:
@@ -89,7 +91,7 @@ def operand_zero_point(model: Model, level: FeatureLevel) -> Iterator[Change]:
     }
     for index, operand in enumerate(model.main.operands):
         if operand.type in OPERAND_TYPES:
-            for zero in ends.get(OperandType(operand.type), (1,)):
+            for zero in (*ends.get(OperandType(operand.type), (1,)), 2**31 - 1, -(2**31)):
                 yield f"zero point of {describe(index, operand)} is {zero}", changed(model, index, zero_point=zero)
 
 
@@ -106,8 +108,12 @@ def extra_parameters(model: Model, level: FeatureLevel) -> Iterator[Change]:
         for words, extra in (
             ("no parameters", None),
             ("a channel dimension that is its rank", ChannelQuant(len(operand.dimensions), scales)),
+            ("the largest channel dimension", ChannelQuant(2**31 - 1, scales)),
             ("one scale too few", ChannelQuant(dim, scales[:-1])),
+            ("one scale too many", ChannelQuant(dim, (*scales, scales[0]))),
             ("a scale of 0", ChannelQuant(dim, (*scales[:-1], 0.0))),
+            ("a scale below 0", ChannelQuant(dim, (-scales[0], *scales[1:]))),
+            ("a scale that is no number", ChannelQuant(dim, (*scales[:-1], math.nan))),
         ):
             yield f"{name} has {words}", changed(model, index, extra_params=extra)
         shape = placed(operand.dimensions, dim, 0)
@@ -183,18 +189,85 @@ def constant_location(model: Model, level: FeatureLevel) -> Iterator[Change]:
     for index, operand in enumerate(model.main.operands):
         if operand.lifetime not in CONSTANTS:
             continue
-        place, name = operand.location, describe(index, operand)
-        copied = operand.lifetime == LIFE.CONSTANT_COPY
-        size = len(model.operand_values) if copied else model.pools[place.pool_index].size
-        pool = 1 if copied else len(model.pools)
-        for words, wrong in (
-            ("ends one byte past the data", replace(place, offset=size - place.length + 1)),
-            ("is one byte short", replace(place, length=place.length - 1)),
-            ("is one byte long", replace(place, length=place.length + 1)),
-            ("lies where a 32-bit sum wraps", replace(place, offset=2**32 - place.length)),
-            (f"lies in pool {pool}", replace(place, pool_index=pool)),
+        for words, wrong in _wrong_places(model, operand):
+            yield f"constant {describe(index, operand)} {words}", changed(model, index, location=wrong)
+
+
+def _wrong_places(model: Model, operand: Operand) -> Iterator[tuple[str, DataLocation]]:
+    place = operand.location
+    copied = operand.lifetime == LIFE.CONSTANT_COPY
+    size = len(model.operand_values) if copied else model.pools[place.pool_index].size
+    pool = 1 if copied else len(model.pools)
+    yield "ends one byte past the data", replace(place, offset=size - place.length + 1)
+    yield "begins where the data end", replace(place, offset=size)
+    yield "is one byte short", replace(place, length=place.length - 1)
+    yield "is one byte long", replace(place, length=place.length + 1)
+    yield "has no bytes", replace(place, length=0)
+    yield "lies where a 32-bit sum wraps", replace(place, offset=2**32 - place.length)
+    yield "lies where a signed 32-bit sum wraps", replace(place, offset=2**31 - place.length)
+    yield f"lies in pool {pool}", replace(place, pool_index=pool)
+    yield f"lies in pool {2**31 - 1}", replace(place, pool_index=2**31 - 1)
+    for edge in (2**31, 2**32 - 1):
+        yield f"has offset {edge}", replace(place, offset=edge)
+        yield f"has length {edge}", replace(place, length=edge)
+
+
+def pool_constant(model: Model, level: FeatureLevel) -> Iterator[Change]:
+    """A constant that lies in a pool, outside it or of a wrong length; and a pool without bytes."""
+    for index, operand in enumerate(model.main.operands):
+        if operand.lifetime != LIFE.CONSTANT_COPY or not operand.location.length:
+            continue
+        moved = in_pool(model, index)
+        name, there = describe(index, operand), moved.main.operands[index]
+        for words, wrong in _wrong_places(moved, there):
+            yield f"{name} in a pool {words}", changed(moved, index, location=wrong)
+        short = replace(moved, pools=(BytesMemory(bytes(there.location.length - 1)), *moved.pools[1:]))
+        yield f"{name} lies in a pool that is one byte too short", partial(replace, short)
+
+
+def constant_dimensions(model: Model, level: FeatureLevel) -> Iterator[Change]:
+    """Dimensions that do not give a constant's length: one more, a vast product, one that is right in 32 bits."""
+    for index, operand in enumerate(model.main.operands):
+        if operand.lifetime not in CONSTANTS or not operand.dimensions:
+            continue
+        name, shape = describe(index, operand), operand.dimensions
+        for dimensions in (
+            placed(shape, 0, shape[0] + 1),
+            placed(shape, 0, 2**31 - 1),
+            (2**16,) * max(len(shape), 4),
+            _wrapping(math.prod(shape), len(shape)),
         ):
-            yield f"constant {name} {words}", changed(model, index, location=wrong)
+            if dimensions:
+                yield f"constant {name} has dimensions {dimensions}", changed(model, index, dimensions=dimensions)
+
+
+def _wrapping(count: int, rank: int) -> tuple[int, ...]:
+    """Dimensions, at least two, whose product is 2^32 more than a count, or a multiple; none where none are found."""
+    for turns in range(1, 64):
+        product = count + turns * 2**32
+        for small in range(turns + 2, 1000):
+            if product % small == 0 and product // small < 2**31:
+                return (small, product // small, *(1,) * (rank - 2))
+    return ()
+
+
+def signed_numbers(model: Model, level: FeatureLevel) -> Iterator[Change]:
+    """Numbers below 0, and sums that wrap in 64 bits, where levels 5 and on have signed numbers."""
+    for index, operand in enumerate(model.main.operands):
+        name, place = describe(index, operand), operand.location
+        for dim in range(len(operand.dimensions)):
+            for size in (-1, -(2**31), 2**31):
+                shape = placed(operand.dimensions, dim, size)
+                yield f"{name} has dimensions {shape}", changed(model, index, dimensions=shape)
+        if isinstance(operand.extra_params, ChannelQuant):
+            channel = ChannelQuant(-1, operand.extra_params.scales)
+            yield f"{name} has channel dimension -1", changed(model, index, extra_params=channel)
+        if operand.lifetime in (*CONSTANTS, LIFE.SUBGRAPH):
+            wrong = [("offset", -1), ("offset", -(2**63)), ("offset", 2**63 - place.length - 1), ("pool_index", -1)]
+            wrong += [("offset", 2**63 - 1), ("length", -1), ("length", -(2**63)), ("pool_index", -(2**31))]
+            for field, value in wrong:
+                location = replace(place, **{field: value})
+                yield f"{name} has {field} {value}", changed(model, index, location=location)
 
 
 def other_location(model: Model, level: FeatureLevel) -> Iterator[Change]:

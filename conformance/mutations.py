@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass
 
+from conformance import mutation_control_flow as flow
 from conformance import mutation_graphs as graphs
 from conformance import mutation_operands as operands
 from conformance.mutation_edits import Changes
-from nnhal.device import DEFAULT_COMPILATION, CompilationConfig
+from harness.steps import Preparation
 from nnhal.model import Model
-from nnhal.types import FL2, FL4, ExecutionPreference, FeatureLevel, Priority
+from nnhal.types import FL1, FL2, FL3, FL4, FL5, FL6, FeatureLevel, OperationType
 from nnhal.validate import violations
 
 
@@ -44,11 +44,21 @@ class Mutation:
         name: for case ids; unique.
         sentence: what is done to the model.
         changes: every place and value, without making the models yet.
+        since: the first level at which the changed numbers can be written.
+        until: the level from which on the change is none, or another mutation says it.
+        among: the operations that it is about; empty for all.
     """
 
     name: str
     sentence: str
     changes: Changes
+    since: FeatureLevel = FL1
+    until: FeatureLevel | None = None
+    among: tuple[OperationType, ...] = ()
+
+    def concerns(self, code: int, since: FeatureLevel) -> bool:
+        """Whether there are models of an operation, with a signature of that level, that can be changed so."""
+        return (not self.among or code in self.among) and (self.until is None or since < self.until)
 
     def apply(self, model: Model, level: FeatureLevel, rng: random.Random, most: int | None = None) -> list[Mutant]:
         """Mutants of a model that is valid at a level, each invalid there.
@@ -59,6 +69,8 @@ class Mutation:
             rng: picks among the places.
             most: the largest number of mutants; all of them when None.
         """
+        if level < self.since or (self.until is not None and level >= self.until):
+            return []
         changes = list(self.changes(model, level))
         if most is not None:
             rng.shuffle(changes)
@@ -73,6 +85,7 @@ class Mutation:
         return found
 
 
+CONTROL_FLOW = (OperationType.IF, OperationType.WHILE)
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("execution-order", "operations change places, so that one reads too early", graphs.execution_order),
     Mutation("operand-type", "an operand has a type that the level does not know", operands.operand_type),
@@ -82,7 +95,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("operand-parameters", "an operand has bad per-channel parameters", operands.extra_parameters),
     Mutation("operand-lifetime", "an operand has another lifetime, and is listed so", operands.operand_lifetime),
     Mutation("operand-unlisted", "an operand has another lifetime than the lists say", operands.unlisted_lifetime),
-    Mutation("consumers", "the number of consumers is one off", operands.consumers),
+    Mutation("consumers", "the number of consumers is one off", operands.consumers, until=FL5),
     Mutation("second-writer", "an operand is written twice", graphs.second_writer),
     Mutation("operation-operand-type", "an operand of an operation has another type", graphs.operation_operand_type),
     Mutation("operation-type", "an operation's code is not known to the level", graphs.operation_type),
@@ -102,9 +115,20 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("fixed-output", "an operation writes a constant or an input", graphs.rewritten(graphs.fixed_output)),
     Mutation("unwritten-temporary", "a temporary is neither written nor read", graphs.unwritten_temporary),
     Mutation("extension-table", "the extension table is wrong", graphs.extension_table),
-    Mutation("subgraph-operand", "an operand refers to a graph in a wrong way", graphs.subgraph_operands),
-    Mutation("branches", "a referenced graph does not fit its operation", graphs.branches),
-)
+    Mutation("subgraph-operand", "an operand refers to a graph in a wrong way", flow.subgraph_operands),
+    Mutation("branches", "a referenced graph does not fit its operation", flow.branches, among=CONTROL_FLOW),
+    Mutation("own-result", "an operation reads what it writes itself", graphs.rewritten(graphs.own_result)),
+    Mutation("same-result", "an operation writes one operand twice", graphs.rewritten(graphs.same_result)),
+    Mutation("circle", "two operations read one another's results", graphs.circle),
+    Mutation("operand-counts", "an operation has far too few or too many operands", graphs.rewritten(graphs.operand_counts)),
+    Mutation("pool-constant", "a constant lies outside its pool, or is too short", operands.pool_constant),
+    Mutation("constant-dimensions", "a constant's dimensions do not give its length", operands.constant_dimensions),
+    Mutation("signed-numbers", "a number is below 0 or beyond 31 bits", operands.signed_numbers, FL5),
+    Mutation("negative-index", "an operation has an index below 0", graphs.rewritten(graphs.negative_index), FL5),
+    Mutation("negative-listed", "the lists have an index below 0", graphs.negative_listed, FL5),
+    Mutation("graph-circle", "referenced graphs refer to one another", flow.graph_circle, FL4),
+    Mutation("bad-graph", "a referenced graph is wrong", flow.bad_graph, FL4),
+)  # fmt: skip
 
 
 def mutants(model: Model, level: FeatureLevel, rng: random.Random, most: int | None = None) -> Iterator[Mutant]:
@@ -113,13 +137,51 @@ def mutants(model: Model, level: FeatureLevel, rng: random.Random, most: int | N
         yield from mutation.apply(model, level, rng, most)
 
 
-def bad_configs(level: FeatureLevel) -> Iterator[tuple[CompilationConfig, str]]:
-    """Settings with which `prepare_model` must refuse any model; the support query has none of them."""
-    for code in (-1, 3):
-        if level >= FL2:
-            preference = cast(ExecutionPreference, code)
-            yield replace(DEFAULT_COMPILATION, preference=preference), f"the execution preference is {code}"
-    for code in (-1, 3):
-        if level >= FL4:
-            priority = cast(Priority, code)
-            yield replace(DEFAULT_COMPILATION, priority=priority), f"the priority is {code}"
+@dataclass(frozen=True)
+class Codes:
+    """Codes of types or operations that no level below one knows, though later levels may.
+
+    Attributes:
+        mutation: with these codes; its changes are those that the last of the levels offers.
+        level: the last level at which all of them are wrong.
+    """
+
+    mutation: Mutation
+    level: FeatureLevel
+
+
+def _codes() -> Iterator[Codes]:
+    """The tables of codes of the older levels; that of the newest is the common mutation's."""
+    kinds = (("operand-type", operands.operand_type, (FL2, FL3, FL4)),)
+    kinds += (("operation-type", graphs.operation_type, (FL1, FL2, FL3, FL4, FL5, FL6)),)  # type: ignore[assignment]
+    for name, changes, levels in kinds:
+        sentence = next(m.sentence for m in MUTATIONS if m.name == name)
+        for level in levels:
+            until = FeatureLevel(level + 1)
+            yield Codes(Mutation(f"{name}-{level.version}", sentence, changes, until=until), level)
+
+
+OLDER_CODES: tuple[Codes, ...] = tuple(_codes())
+
+
+@dataclass(frozen=True)
+class BadSetting:
+    """A setting with which `prepare_model` must refuse any model; the support query has none.
+
+    Attributes:
+        name: for labels.
+        how: the preparation.
+        text: what is wrong.
+        since: the first level that has the setting.
+    """
+
+    name: str
+    how: Preparation
+    text: str
+    since: FeatureLevel
+
+
+BAD_SETTINGS = (
+    *(BadSetting("preference", Preparation(preference=n), f"the execution preference is {n}", FL2) for n in (-1, 3)),
+    *(BadSetting("priority", Preparation(priority=n), f"the priority is {n}", FL4) for n in (-1, 3)),
+)

@@ -26,17 +26,19 @@ UNWRITTEN_BYTE = 0xCD  # what outputs hold before an execution
 INPUTS, OUTPUTS = 0, 1
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """The next multiple of the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A value's place: which pool of the request, offset and number of bytes."""
+    """A value's place: which pool of the request, offset, number of bytes, and how many behind it may be touched."""
 
     pool: int
     offset: int
     length: int
+    padding: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Arena:
         position = CANARY
         for length in lengths:
             places.append(None if length is None else Placed(first_pool, position, length))
-            position = _aligned(position + (length or 0)) + CANARY
+            position = aligned(position + (length or 0)) + CANARY
         return [Area(self._pool(which, position), position, tuple(places), kind)]
 
     def _pool(self, which: int, size: int) -> SharedMemory:
@@ -101,7 +103,7 @@ def _paged(kind: str, number: int, pool: int, length: int) -> Area:
     """A value at the end of a pool that ends where a page does; the last bytes up to the alignment are canary."""
     size = -(-max(length, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = GuardedMemory.allocate(size, read_only=kind == "input")
-    return Area(memory, size, (Placed(pool, size - _aligned(max(length, 1)), length),), kind, number)
+    return Area(memory, size, (Placed(pool, size - aligned(max(length, 1)), length),), kind, number)
 
 
 @dataclass
@@ -110,23 +112,25 @@ class Guarded:
 
     Attributes:
         inputs: where each input is; None for an omitted one.
-        outputs: where each output is.
+        outputs: where each output is; None for one in a driver-managed buffer.
         values: what the inputs hold.
     """
 
     request: Request
     areas: list[Area]
     inputs: list[Placed | None]
-    outputs: list[Placed]
+    outputs: list[Placed | None]
     values: Sequence[Array | None]
 
     def output(self, number: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array | None:
         """A copy of an output in a shape, or None when its place is too small for it, or it is no shape."""
         place = self.outputs[number]
+        if place is None:
+            return None
         count = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or count > place.length:
             return None
-        return np.frombuffer(bytes(self._bytes(place)[:count]), dtype).reshape(shape)
+        return np.frombuffer(bytes(self.bytes_at(place)[:count]), dtype).reshape(shape)
 
     def findings(self) -> list[tuple[str, str]]:
         """What a driver did to memory that it must not touch: (`OVERRUN` or `INPUT_WRITTEN`, a sentence)."""
@@ -136,14 +140,22 @@ class Guarded:
         for number, (place, value) in enumerate(zip(self.inputs, self.values, strict=True)):
             if place is None or value is None:
                 continue
-            now = np.frombuffer(self._bytes(place), np.uint8)
+            now = np.frombuffer(self.bytes_at(place), np.uint8)
             changed = np.flatnonzero(now != np.frombuffer(value.tobytes(), np.uint8))
             if len(changed):
                 text = f"input {number}: {len(changed)} of {place.length} bytes changed, the first at {changed[0]}"
                 found.append(("INPUT_WRITTEN", text))
         return found
 
-    def _bytes(self, place: Placed) -> memoryview:
+    def refill(self, values: Sequence[Array | None]) -> None:
+        """Puts other values into the inputs' places."""
+        self.values = values
+        for place, value in zip(self.inputs, values, strict=True):
+            if place is not None and value is not None:
+                self.bytes_at(place)[:] = value.tobytes()
+
+    def bytes_at(self, place: Placed) -> memoryview:
+        """The bytes of a place, which can be written."""
         return self.areas[place.pool].memory.view()[place.offset : place.offset + place.length]
 
 
@@ -152,7 +164,7 @@ def _overruns(area: Area) -> list[tuple[str, str]]:
     free = np.ones(len(data), bool)
     known = [(area.first + number, place) for number, place in enumerate(area.places) if place is not None]
     for _, place in known:
-        free[place.offset : place.offset + place.length] = False
+        free[place.offset : place.offset + place.length + place.padding] = False
     hit = np.flatnonzero(free & (data != CANARY_BYTE))
     if not len(hit):
         return []
@@ -187,7 +199,7 @@ def guard(arena: Arena, model: Model, values: Sequence[Array | None], lengths: S
     for area in areas:
         np.frombuffer(area.memory.view(), np.uint8)[: area.used] = CANARY_BYTE
     inputs = _places(areas, "input", sizes)
-    outputs = [place for place in _places(areas, "output", list(lengths)) if place is not None]
+    outputs = _places(areas, "output", list(lengths))
     arguments = []
     for place, value, index in zip(inputs, values, model.main.input_indexes, strict=True):
         if place is None or value is None:
@@ -198,6 +210,7 @@ def guard(arena: Arena, model: Model, values: Sequence[Array | None], lengths: S
         arguments.append(RequestArgument(DataLocation(place.pool, place.offset, place.length), shape))
     results = []
     for place in outputs:
+        assert place is not None  # each output has been given a length
         _fill(areas, place, np.uint8(UNWRITTEN_BYTE))
         results.append(RequestArgument(DataLocation(place.pool, place.offset, place.length)))
     request = Request(tuple(arguments), tuple(results), tuple(area.memory for area in areas))

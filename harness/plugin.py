@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 from harness.batch import Batch
-from harness.case import TestCase, load
+from harness.case import TestCase
+from harness.case_file import load
 from harness.driver import Driver, open_driver
 from harness.environment import write_environment
 from harness.isolation import DEADLINE
-from harness.judge import Verdict
 from harness.record import Record, RecordFile, read_run
 from harness.session import Options, Session, failure_text
+from harness.verdict import Verdict
 from harness.waivers import Waivers, load_waivers
 from nnhal import loading
 from nnhal.errors import UsageError
@@ -288,7 +289,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         param = _param(item)
         if param is not None:
-            planned.setdefault(param[0], {})[param[1].id] = len(param[1].numbers)
+            batches = planned.setdefault(param[0], {})
+            # Saved cases may be of one batch, a file each.
+            batches[param[1].id] = batches.get(param[1].id, 0) + len(param[1].numbers)
     state.started = time.monotonic()
     for spec in state.specs:
         if spec.text in planned:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.case import TestCase
-from harness.judge import BAD, Cause, Judgement, Verdict
+from harness.verdict import BAD, Cause, Judgement, Verdict
 from nnhal.errors import UsageError
 
 FORMAT = 1
@@ -39,6 +39,8 @@ class Record:
         repeated: what came of running a failure again: `same`, `sequence`, `differs`, or empty.
         waiver: the reason of the waiver that covers it, or empty.
         log: end of the driver's log, after a death or silence.
+        notes: what is worth knowing and no failure, as sentences.
+        numbers: measured in the case, by name.
         sample: resources of the driver's process after the case (rss, descriptors, threads, cpu).
     """
 
@@ -66,6 +68,8 @@ class Record:
     waiver: str = ""
     log: str = ""
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
     sample: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -95,6 +99,8 @@ def record_of(case: TestCase, judgement: Judgement, **rest: Any) -> Record:
         error=judgement.error,
         ulp=judgement.ulp,
         masked=judgement.masked,
+        notes=judgement.notes,
+        numbers=judgement.numbers,
         detail=origin.detail,
         **rest,
     )
@@ -254,7 +260,8 @@ def _record(row: Mapping[str, Any]) -> Record | None:
     """The record of a line, or None where the line lacks what a record must have."""
     known = {f.name for f in fields(Record)}
     try:
-        record = Record(**{k: v for k, v in row.items() if k in known})
+        values: dict[str, Any] = {k: tuple(v) if k == "notes" else v for k, v in row.items() if k in known}
+        record = Record(**values)
     except TypeError:
         return None
     if record.verdict not in {v.value for v in Verdict} or record.cause not in {c.value for c in Cause}:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from harness.case import Origin, Step, TestCase, Unspecified, seal
-from harness.judge import BAD, Cause, Judgement, Verdict
+from harness.case import Origin, Step, TestCase
+from harness.case_file import seal
+from harness.expectations import Unspecified
+from harness.verdict import BAD, Cause, Judgement, Verdict
 from nnhal.model import Model
 
 NAMING = frozenset({Cause.OVERRUN, Cause.INPUT_WRITTEN})  # causes that say more than a death does

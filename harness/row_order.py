@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.case import Expected, Returns
+from harness.expectations import Expected, Returns
 from nnhal.types import Array
 
 

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from harness.batch import Batch, NotApplicableError
-from harness.case import TestCase, save
+from harness.case import EXTENSION, TestCase
+from harness.case_file import save
 from harness.driver import Driver, DriverFacts, ask_facts
 from harness.guards import Arena
-from harness.judge import BAD, Cause, Judgement, Verdict, judge
+from harness.judge import judge
 from harness.record import Record, RecordFile, record_of
 from harness.repeat import HISTORY, confirm
 from harness.run import run
+from harness.verdict import BAD, Cause, Judgement, Verdict
 from harness.waivers import Waivers
+from nnhal.device import Device
 from nnhal.errors import DriverDied, DriverError, DriverTimedOut, SuiteError, UncleanError, UsageError
 from nnhal.types import ExecutionMode, FeatureLevel
 
@@ -77,6 +80,21 @@ class Session:
             return ask_facts(self.driver.device)
         except Exception as error:
             return _silence(error, self.driver.in_process)
+
+    @cached_property
+    def extensions(self) -> frozenset[str]:
+        """Names of the extensions that the driver lists; none where it does not answer, which another case tells."""
+        try:
+            return frozenset(extension.name for extension in self.driver.device.get_supported_extensions())
+        except Exception:
+            return frozenset()
+
+    @property
+    def level(self) -> FeatureLevel:
+        """The level at which the driver is tested."""
+        facts = self.facts
+        own = facts.level if isinstance(facts, DriverFacts) else max(FeatureLevel)
+        return own if self.options.level is None else min(own, self.options.level)
 
     def header(self) -> dict[str, Any]:
         """What the plan's line says of the driver."""
@@ -143,6 +161,10 @@ class Session:
         saved = self._save(kept) if self._failures[kind] <= SAVED_PER_KIND else ""
         return judgement, repeated, saved
 
+    def _restarted(self) -> Device:
+        self.driver.restart()
+        return self.driver.device
+
     def close(self) -> None:
         """Ends driver and records."""
         self.driver.close()
@@ -153,7 +175,8 @@ class Session:
         """Runs and judges a case, its memory between canaries or between inaccessible pages."""
         arena = self._pages if pages and not self.driver.in_process else self._canaries
         try:
-            outcome = run(case, self.driver.device, arena, in_process=self.driver.in_process)
+            device, level = self.driver.device, self.level
+            outcome = run(case, device, arena, in_process=self.driver.in_process, level=level, restart=self._restarted)
             return judge(case, outcome), outcome.log
         except UsageError as error:  # it could be loaded before
             return Judgement(Verdict.CRASH, Cause.DIED, "start", f"does not start again: {error}"), ""
@@ -186,10 +209,12 @@ class Session:
 
     def _barred(self, case: TestCase) -> Judgement | None:
         """Why a case does not apply to this driver, or None."""
-        facts = self.facts
+        facts, level = self.facts, self.level
         if isinstance(facts, Judgement):
             return facts
-        level = facts.level if self.options.level is None else min(facts.level, self.options.level)
+        if case.highest is not None and case.highest < level:
+            text = f"there is no such thing above level {case.highest.version}; the driver is tested at {level.version}"
+            return Judgement(Verdict.NOT_APPLICABLE, Cause.LEVEL, "select", text)
         if case.level > level:
             text = f"needs level {case.level.version}; the driver is tested at {level.version}"
             return Judgement(Verdict.NOT_APPLICABLE, Cause.LEVEL, "select", text)
@@ -203,6 +228,14 @@ class Session:
         if modes:
             text = f"the driver does not declare {', '.join(sorted(mode.name.lower() for mode in modes))} execution"
             return Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "select", text)
+        for need in case.needs:
+            if need.startswith(EXTENSION):
+                if need.removeprefix(EXTENSION) not in self.extensions:
+                    text = f"the driver does not list the extension {need.removeprefix(EXTENSION)}"
+                    return Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "select", text)
+            elif not getattr(facts.traits, need):
+                text = f"the driver does not declare {need.replace('_', ' ')}"
+                return Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "select", text)
         return None
 
     def _save(self, case: TestCase) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from nnhal.device import NO_TIMING, ExecutionResult, OutputShape, Timing
 from nnhal.errors import invalid
-from nnhal.memory import Memory
+from nnhal.memory import HardwareBuffer, Memory
 from nnhal.model import Model, Operand, Request, RequestArgument, is_tensor
 from nnhal.types import Array, info
 
@@ -26,6 +27,8 @@ def argument_bytes(request: Request, argument: RequestArgument) -> memoryview:
     pool = request.pools[place.pool_index]
     if not isinstance(pool, Memory):
         raise invalid("a driver-managed buffer is used where this driver needs plain memory")
+    if isinstance(pool, HardwareBuffer) and not pool.blob:
+        return pool.view()  # it is used whole
     if place.offset < 0 or place.length < 0 or place.offset + place.length > pool.size:
         raise invalid(f"location {place.offset}+{place.length} lies outside its pool of {pool.size} bytes")
     return pool.view()[place.offset : place.offset + place.length]
@@ -36,8 +39,17 @@ def argument_shape(operand: Operand, argument: RequestArgument) -> tuple[int, ..
     return (argument.dimensions or operand.dimensions) if is_tensor(operand.type) else ()
 
 
-def read_inputs(model: Model, request: Request) -> list[Array | None]:
+ElementTypes = Mapping[int, "np.dtype[Any]"]
+NO_EXTENSIONS: ElementTypes = {}
+
+
+def read_inputs(model: Model, request: Request, element_types: ElementTypes = NO_EXTENSIONS) -> list[Array | None]:
     """Inputs in the order of the model's list, as read-only arrays in the stored form; None where omitted.
+
+    Args:
+        model: says types and dimensions.
+        request: says where the bytes are.
+        element_types: how the elements of extension operand types are stored, by their codes in this model.
 
     Raises:
         DriverError: INVALID_ARGUMENT when the bytes do not fit the dimensions.
@@ -48,7 +60,7 @@ def read_inputs(model: Model, request: Request) -> list[Array | None]:
             values.append(None)
             continue
         operand = model.main.operands[index]
-        shape, dtype = argument_shape(operand, argument), info(operand.type).dtype
+        shape, dtype = argument_shape(operand, argument), _dtype(operand, element_types)
         data = argument_bytes(request, argument)
         if len(data) != math.prod(shape) * dtype.itemsize:
             raise invalid(f"input of {len(data)} bytes for dimensions {shape} of {dtype}")
@@ -58,8 +70,16 @@ def read_inputs(model: Model, request: Request) -> list[Array | None]:
     return values
 
 
+def _dtype(operand: Operand, element_types: ElementTypes) -> np.dtype[Any]:
+    return element_types[operand.type] if operand.type in element_types else info(operand.type).dtype
+
+
 def write_outputs(
-    model: Model, request: Request, values: Sequence[Array], timing: Timing = NO_TIMING
+    model: Model,
+    request: Request,
+    values: Sequence[Array],
+    timing: Timing = NO_TIMING,
+    element_types: ElementTypes = NO_EXTENSIONS,
 ) -> ExecutionResult:
     """Writes results into the request's memory and says their shapes, whatever the model declares.
 
@@ -69,7 +89,7 @@ def write_outputs(
     places: list[tuple[memoryview, Array]] = []
     for index, argument, value in zip(model.main.output_indexes, request.outputs, values, strict=True):
         operand = model.main.operands[index]
-        stored = np.asarray(value, info(operand.type).dtype, order="C")
+        stored = np.asarray(value, _dtype(operand, element_types), order="C")
         if argument.has_no_value:
             shapes.append(OutputShape(stored.shape))
             continue

@@ -5,7 +5,8 @@ Takes broken models too: an index that is out of range is drawn as such.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,10 +25,37 @@ _COLOURS = {
 }
 
 
-def to_dot(model: Model, title: str = "model") -> str:
-    """The model as a directed graph: operands are boxes, operations ellipses, referenced graphs clusters."""
+@dataclass(frozen=True)
+class Group:
+    """Operations of the main graph that are drawn together, such as those that one device runs.
+
+    Attributes:
+        label: what stands over them.
+        operations: their numbers.
+        colour: a name that Graphviz knows.
+    """
+
+    label: str
+    operations: Sequence[int]
+    colour: str = "lightgray"
+
+
+def to_dot(model: Model, title: str = "model", groups: Sequence[Group] = ()) -> str:
+    """The model as a directed graph: operands are boxes, operations ellipses, referenced graphs clusters.
+
+    Args:
+        model: to draw.
+        title: of the graph.
+        groups: operations that are put into a cluster of their own each, and filled with its colour.
+    """
     lines = [f"digraph {_quote(title)} {{", "  rankdir=TB;", "  compound=true;", "  node [fontname=monospace];"]
     lines += _graph(model, model.main, "main")
+    for number, group in enumerate(groups):
+        lines += [f"  subgraph cluster_group{number} {{", f"    label={_quote(group.label)};"]
+        lines.append(f"    style=dashed; color={_quote(group.colour)};")
+        colour = f"style=filled, fillcolor={_quote(group.colour)}"
+        lines += [f"    main_operation{operation} [{colour}];" for operation in group.operations]
+        lines.append("  }")
     for number, graph in enumerate(model.referenced):
         lines += [f"  subgraph cluster_{number} {{", f"    label={_quote(f'graph {number}')};"]
         lines += [f"  {line}" for line in _graph(model, graph, f"graph{number}")]

@@ -5,7 +5,6 @@ Written for speed: it runs for every case, so numbers are compared with plain in
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,13 @@ from nnhal.types import (
     OperationType,
 )
 from nnhal.validation_operation import control_flow_violations, operation_violations, type_name
-from nnhal.validation_rules import LARGEST_SIGNED, LARGEST_UNSIGNED, Violation
+from nnhal.validation_rules import (
+    LARGEST_SIGNED,
+    LARGEST_UNSIGNED,
+    Violation,
+    bounded_product,
+    number_of_bytes,
+)
 
 _TEMPORARY, _INPUT, _OUTPUT, _COPY, _REFERENCE, _NO_VALUE, _SUBGRAPH = map(int, OperandLifeTime)
 _WRITTEN_BEFORE = frozenset({_INPUT, _COPY, _REFERENCE, _NO_VALUE, _SUBGRAPH})
@@ -40,8 +45,9 @@ _SUBGRAPH_TYPE = int(OperandType.SUBGRAPH)
 _OEM = int(OperandType.OEM)
 _OEM_OPERATION = int(OperationType.OEM_OPERATION)
 _OPERATION_NAMES = {int(code): code.name for code in OperationType}
+_SHOWN = 8  # graphs that a sentence names
 _ZERO, _NOT_NEGATIVE, _POSITIVE, _ANY = range(4)  # what a scale must be
-EXTENSION_NAME = re.compile(r"[a-z0-9._]*\.[a-z0-9._]*")
+EXTENSION_NAME = re.compile(r"(?=[^.]*\.)[a-z0-9._]+")  # linear in the length, whatever the name
 
 
 class _Kind(NamedTuple):
@@ -246,10 +252,10 @@ class GraphCheck:
         offset, length = place.offset, place.length
         if offset < 0 or length < 0 or offset + length > size:
             return f"is a constant at {offset}+{length} of {size} bytes"
-        if kind is not None and kind.size:
-            due = kind.size * math.prod(operand.dimensions) if kind.tensor else kind.size
-            if length != due and not (kind.tensor and not operand.dimensions):
-                return f"is a constant of {length} bytes where {due} are due"
+        if kind is not None and kind.size and (operand.dimensions or not kind.tensor):
+            due = kind.size * bounded_product(operand.dimensions) if kind.tensor else kind.size
+            if length != due:
+                return f"is a constant of {length} bytes where {number_of_bytes(due)} are due"
         return ""
 
     # --- the graph ---
@@ -382,15 +388,25 @@ def _check_extensions(model: Model, limits: LevelLimits, found: list[Violation])
 
 
 def _check_cycles(model: Model, found: list[Violation]) -> None:
+    """Takes away graphs that refer to none of those left, until there are none; what cannot go is in a circle."""
     count = len(model.referenced)
-    refers = [
-        {o.location.offset for o in graph.operands if o.lifetime == _SUBGRAPH and 0 <= o.location.offset < count}
-        for graph in model.referenced
-    ]
-    left = set(range(count))
-    while left:  # graphs that refer to none of those left can go; when none can, there is a circle
-        free = {number for number in left if not refers[number] & left}
-        if not free:
-            found.append(Violation("G24", f"referenced graphs refer to one another in a circle, among {sorted(left)}"))
-            return
-        left -= free
+    users: list[list[int]] = [[] for _ in range(count)]
+    left = [0] * count  # how many graphs each still refers to
+    for number, graph in enumerate(model.referenced):
+        used = {o.location.offset for o in graph.operands if o.lifetime == _SUBGRAPH}
+        for other in used:
+            if 0 <= other < count:
+                users[other].append(number)
+                left[number] += 1
+    free = [number for number in range(count) if not left[number]]
+    gone = 0
+    while free:
+        gone += 1
+        for user in users[free.pop()]:
+            left[user] -= 1
+            if not left[user]:
+                free.append(user)
+    if gone < count:
+        stuck = [number for number in range(count) if left[number]]
+        shown = ", ".join(map(str, stuck[:_SHOWN])) + (", ..." if len(stuck) > _SHOWN else "")
+        found.append(Violation("G24", f"referenced graphs refer to one another in a circle, among {shown}"))

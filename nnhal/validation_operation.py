@@ -7,7 +7,6 @@ operation is one look-up and the rules that are left for that combination.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +24,8 @@ from nnhal.types import (
 Key = tuple[tuple[int, ...], tuple[int, ...]]
 Holds = Callable[[ValidationRule, list[Operand], list[Operand]], bool]
 _MOST_KEYS = 4096  # combinations of types kept for an operation; garbage must not fill the memory
+_LONGEST_KEY = 256  # operands of a combination that is kept, for the same reason
+_SHOWN = 40  # operands that a sentence names
 _NO_VALUE = int(OperandLifeTime.NO_VALUE)
 _SUBGRAPH = int(OperandLifeTime.SUBGRAPH)
 
@@ -73,9 +74,11 @@ class OperationTable:
         try:
             return self._matches[key]
         except KeyError:
-            if len(self._matches) >= _MOST_KEYS:
-                self._matches.clear()
-            found = self._matches[key] = self._find(inputs, outputs)
+            found = self._find(inputs, outputs)
+            if len(inputs) + len(outputs) <= _LONGEST_KEY:
+                if len(self._matches) >= _MOST_KEYS:
+                    self._matches.clear()
+                self._matches[key] = found
             return found
 
     def _find(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Match | None:
@@ -181,7 +184,8 @@ def operation_violations(
 
 
 def _names(operands: Sequence[Operand]) -> str:
-    return ", ".join(type_name(operand.type) for operand in operands)
+    more = f", and {len(operands) - _SHOWN} more" if len(operands) > _SHOWN else ""
+    return ", ".join(type_name(operand.type) for operand in operands[:_SHOWN]) + more
 
 
 def type_name(code: int) -> str:
@@ -246,7 +250,12 @@ def _multiple(rule: ValidationRule, first: list[Operand], others: list[Operand])
     if not others or not is_known(first[0].dimensions):
         return True
     divisor = _dimension(others[0], rule.values[0])
-    return divisor <= 0 or math.prod(first[0].dimensions) % divisor == 0
+    if divisor <= 0:
+        return True
+    rest = 1 % divisor
+    for size in first[0].dimensions:  # a client's list may be long: the product itself could fill the memory
+        rest = rest * size % divisor
+    return rest == 0
 
 
 def _same_dimension(rule: ValidationRule, first: list[Operand], others: list[Operand]) -> bool:
@@ -305,8 +314,11 @@ def _check_if(inputs: Sequence[Operand], outputs: Sequence[Operand], model: Mode
         if graph is None:
             yield "IF.BRANCH", f"the {words} branch is no referenced graph"
             continue
-        takes, gives = _ends(graph)
-        problem = _agreement(inputs[3:], takes, "inputs") or _agreement(outputs, gives, "outputs")
+        problem = _miscount(inputs[3:], graph.input_indexes, "inputs")
+        problem = problem or _miscount(outputs, graph.output_indexes, "outputs")
+        if not problem:
+            takes, gives = _ends(graph)
+            problem = _agreement(inputs[3:], takes, "inputs") or _agreement(outputs, gives, "outputs")
         if problem:
             yield "IF.BRANCH", f"the {words} branch does not fit: {problem}"
 
@@ -316,30 +328,36 @@ def _check_while(inputs: Sequence[Operand], outputs: Sequence[Operand], model: M
         yield "WHILE.SIGNATURE", "needs two graphs, at least one operand and at least one output"
         return
     condition, body = _graph(inputs[0], model), _graph(inputs[1], model)
+    signature = [*inputs[2:], *outputs]
     if condition is None:
         yield "WHILE.CONDITION", "the condition is no referenced graph"
     else:
-        takes, gives = _ends(condition)
-        if len(gives) != 1 or not _is_condition(gives[0]):
+        problem, single = _miscount(inputs[2:], condition.input_indexes, "inputs"), len(condition.output_indexes) == 1
+        takes, gives = _ends(condition) if single and not problem else ([], [])
+        if not single or (gives and not _is_condition(gives[0])):
             yield "WHILE.CONDITION", "the condition's output is not one TENSOR_BOOL8 of shape [1]"
-        problem = _agreement(inputs[2:], takes, "inputs")
+        if single and not problem:
+            problem = _agreement(inputs[2:], takes, "inputs")
         if problem:
             yield "WHILE.CONDITION", f"the condition does not fit: {problem}"
+        signature += takes + gives
     if body is None:
         yield "WHILE.BODY", "the body is no referenced graph"
     else:
-        takes, gives = _ends(body)
-        problem = _agreement(inputs[2:], takes, "inputs")
-        if not problem and not len(outputs) <= len(gives) <= len(takes):
-            problem = f"{len(outputs)} outputs, {len(gives)} of the body, {len(takes)} inputs do not increase"
-        if not problem:
-            problem = _agreement(outputs, gives[: len(outputs)], "outputs")
-        if not problem:
-            problem = _agreement(takes[: len(gives)], gives, "outputs and inputs of the body")
+        problem = _miscount(inputs[2:], body.input_indexes, "inputs")
+        counts = len(outputs), len(body.output_indexes), len(body.input_indexes)
+        if not problem and not counts[0] <= counts[1] <= counts[2]:
+            problem = f"{counts[0]} outputs, {counts[1]} of the body, {counts[2]} inputs do not increase"
+        takes, gives = ([], []) if problem else _ends(body)
+        problem = (
+            problem
+            or _agreement(inputs[2:], takes, "inputs")
+            or _agreement(outputs, gives[: len(outputs)], "outputs")
+            or _agreement(takes[: len(gives)], gives, "outputs and inputs of the body")
+        )
         if problem:
             yield "WHILE.BODY", f"the body does not fit: {problem}"
-    signature = [*inputs[2:], *outputs]
-    signature += [o for graph in (condition, body) if graph is not None for side in _ends(graph) for o in side]
+        signature += takes + gives
     if any(_open(operand) for operand in signature):
         yield "WHILE.SIZES", "an operand of unknown size, which no level of the driver interface takes"
 
@@ -381,6 +399,11 @@ _SCALARS = frozenset(
         OperandType.SUBGRAPH,
     }
 )
+
+
+def _miscount(outer: Sequence[Operand], indexes: Sequence[int], words: str) -> str:
+    """Why a graph has too few or too many ends; asked first, so that many operations may name one large graph."""
+    return f"{len(indexes)} {words} where {len(outer)} are due" if len(outer) != len(indexes) else ""
 
 
 def _agreement(outer: Sequence[Operand], inner: Sequence[Operand], words: str) -> str:

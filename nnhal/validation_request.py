@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from nnhal.device import ExecutionConfig
 from nnhal.memory import HardwareBuffer, Memory
 from nnhal.model import BufferToken, DataLocation, Model, Operand, Request, RequestArgument
 from nnhal.types import FL3, FL4, FL5, LOOP_TIMEOUT_MAX_NS, OPERAND_TYPES, FeatureLevel, OperandTypeInfo
 from nnhal.validation_graph import LIMITS, LevelLimits, pool_problem
-from nnhal.validation_rules import LARGEST_UNSIGNED, Violation
+from nnhal.validation_rules import LARGEST_UNSIGNED, Violation, bounded_product, number_of_bytes
 
 _NOWHERE = DataLocation()
 _TYPES: dict[int, OperandTypeInfo] = {int(code): known for code, known in OPERAND_TYPES.items()}
@@ -69,9 +68,10 @@ class RequestCheck:
             return  # only the driver knows what an extension's operand needs
         shape = self._shape(name, argument, operand, known, output=output)
         if shape is not None and plain:
-            due = known.size * prod(shape)
+            due = known.size * bounded_product(shape)
             if argument.location.length != due:
-                self.add("R8", f"{name} has {argument.location.length} bytes where {due} are due")
+                text = f"{name} has {argument.location.length} bytes where {number_of_bytes(due)} are due"
+                self.add("R8", text)
 
     def _location(self, name: str, place: DataLocation) -> bool:
         """Whether the argument lies in plain memory, where its length counts."""

@@ -5,10 +5,27 @@ The rules of single operations are in `operations.json`; their labels are prefix
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 LARGEST_UNSIGNED = 2**32 - 1  # of offsets and lengths, and of every number of the HIDL levels
 LARGEST_SIGNED = 2**31 - 1  # of every other number from level 5 on
+MANY_BYTES = 2**64  # more than any pool has
+
+
+def bounded_product(dimensions: Iterable[int]) -> int:
+    """The product of dimensions above 0, or any number above MANY_BYTES: a client's list may be as long as it likes."""
+    product = 1
+    for size in dimensions:
+        product *= size
+        if product > MANY_BYTES:
+            break
+    return product
+
+
+def number_of_bytes(count: int) -> str:
+    """A number of bytes in words."""
+    return str(count) if count <= MANY_BYTES else "far more"
 
 MODEL_RULES: dict[str, str] = {
     "G0": "every field has a value of its type",

@@ -137,7 +137,10 @@ def _draw_cast(draft: Draft) -> None:
         draft.tensor("input", low=low, high=high, largest=_largest(draft))
     else:
         any_tensor(draft)
-    if target in QUANTIZED:
+    given = draft["input"]
+    if given.type == target and target in QUANTIZED and draft.chance(50):
+        draft.wanted["output"] = (given.scale, given.zero_point)
+    elif target in QUANTIZED:
         zero_points = info(target).zero_points
         zero = draft.integer(*zero_points) if zero_points else 0
         draft.wanted["output"] = (draft.real(0.001, 3.0), zero)
@@ -164,6 +167,7 @@ CAST = OperationDef(
         _bound_cast,
         f"exact, save from int32 to floats and from float32 to float16: {ONE_ROUNDING}",
         LeftOpen("floats that no int32 holds, and NaN where the target has none", _open_cast),
+        moves=True,
     ),
     draw=_draw_cast,
     examples=(
@@ -227,7 +231,9 @@ QUANTIZE = OperationDef(
     infer=infer_same,
     kernel=lambda v: {"output": v["input"]},
     judging=exact(
-        "values are only rounded to steps", LeftOpen("NaN", lambda v, results: {"output": np.isnan(v["input"])})
+        "values are only rounded to steps",
+        LeftOpen("NaN", lambda v, results: {"output": np.isnan(v["input"])}),
+        moves=False,
     ),
     draw=_draw_quantize,
     examples=(

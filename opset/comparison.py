@@ -201,6 +201,7 @@ def _draw_select(draft: Draft) -> None:
     draft.tensor("a", condition.shape, low=low, high=high, accept=accept)
     scale, zero = draft.common("a")
     draft.tensor("b", condition.shape, low=low, high=high, scale=scale, zero_point=zero, accept=accept)
+    draft.seed_odd("a", "b")
 
 
 def _same_shape_rule(name: str) -> ExecutionRule:

@@ -20,6 +20,8 @@ from opset.quantization import QUANTIZED
 
 DEEPEST = 1  # graphs within graphs within the operation
 SHAPE_RANKS, LARGEST, MOST = (1, 4), 5, 1024
+MANY = ((6, 9), (11, 16))
+FEWEST = 64  # elements that show how values are rounded, though some saturate
 
 
 def _frame(draft: Draft) -> tuple[OperandType, tuple[int, ...]]:
@@ -35,7 +37,12 @@ def _frame(draft: Draft) -> tuple[OperandType, tuple[int, ...]]:
         )
 
     known = draft.scope.find(suits)
-    return (known.type, known.shape) if known else (draft.choose(KINDS), draft.shape(SHAPE_RANKS, LARGEST))
+    if known:
+        return known.type, known.shape
+    kind = draft.choose(KINDS)
+    if kind in QUANTIZED and draft.chance(30):  # enough elements to show how the last operation rounds
+        return kind, tuple(draft.integer(*sizes) for sizes in MANY)
+    return kind, draft.shape(SHAPE_RANKS, LARGEST)
 
 
 def draw_if(draft: Draft) -> None:
@@ -175,7 +182,9 @@ def _counting(draft: Draft, most: int) -> Counting:
 def draw_while(draft: Draft) -> None:
     """A loop that counts, with values that each turn changes; 0 to some 20 turns."""
     kind, shape = _frame(draft)
-    counting = _counting(draft, 6 if kind in QUANTIZED else 20)
+    # The limits on rounding need one turn: several add up to several allowed steps.
+    once = kind in QUANTIZED and math.prod(shape) >= FEWEST and draft.chance(60)
+    counting = _counting(draft, 1 if once else 6 if kind in QUANTIZED else 20)
     state = [draft.operand(kind, shape) for _ in range(draft.integer(0 if draft.chance(15) else 1, 2))]
     number = draft.choose((0, 1, 1, 2)) if state else 0
     ends = (-100.0, 100.0) if kind == I32 else (-1.0, 1.0)
@@ -256,5 +265,6 @@ def _body(draft: Draft, handed: Sequence[Argument], count: int, place: int, coun
             due = flag(branch, draft.choose(("<", ">")), taken[place], middle)
             outputs.append(nested(branch, old, others, wanted, depth, due))
             continue
-        outputs.append(chain(branch, old, others, draft.integer(1, 3), wanted, tame=True))
+        once = counting.turns == 1 and old.type in QUANTIZED and math.prod(old.shape) >= FEWEST
+        outputs.append(chain(branch, old, others, 1 if once else draft.integer(1, 3), wanted, tame=True))
     return branch.finish(outputs)

@@ -20,8 +20,9 @@ from nnhal.operations import (
     ValidationRule,
 )
 from nnhal.types import FL1, Array, FeatureLevel, OperandType, OperationType
-from opset.call import Call, with_value
+from opset.call import Argument, Call, with_value
 from opset.drawing import Draft
+from opset.quantization import QUANTIZED
 from opset.values import Arithmetic, Values
 
 if TYPE_CHECKING:
@@ -126,6 +127,9 @@ class Judging:
         steps: stored steps that a quantised result may be off; 1 is NNAPI's rule. By name where results differ.
         sampling: for results drawn at random: what they are judged by.
         grouped_by: the result whose equal values mark rows that may come in any order, the same in all results.
+        moves: whether results are stored values of all quantised inputs, wherever these have the result's scale and
+            zero point and the bound says exact: nothing is rounded then, and a step off is worth a report though
+            `steps` allows it. By name of the result that of the input, where not all of them count.
     """
 
     bound: Bounder
@@ -134,10 +138,17 @@ class Judging:
     steps: int | Mapping[str, int] = 1
     sampling: Sampling | None = None
     grouped_by: str = ""
+    moves: bool | Mapping[str, str] = False
 
     def steps_of(self, result: str) -> int:
         """Stored steps that a quantised result may be off."""
         return self.steps if isinstance(self.steps, int) else self.steps.get(result, 1)
+
+    def moved_from(self, result: str, call: Call) -> list[Argument]:
+        """The quantised inputs whose stored values may be those of a result; none where it is computed."""
+        if isinstance(self.moves, Mapping):
+            return [call[self.moves[result]]] if result in self.moves else []
+        return [a for a in call.inputs.values() if a.type in QUANTIZED] if self.moves else []
 
 
 @dataclass(frozen=True)
@@ -322,9 +333,10 @@ def no_error(values: Values, results: Mapping[str, Array]) -> Bound:
     return EXACT
 
 
-def exact(words: str, left_open: LeftOpen | None = None, steps: int | Mapping[str, int] = 1) -> Judging:
+def exact(words: str, left_open: LeftOpen | None = None, steps: int | Mapping[str, int] = 1, *,
+          moves: bool | Mapping[str, str] = True) -> Judging:  # fmt: skip
     """No error at all, because of what the words say."""
-    return Judging(no_error, f"exact: {words}", left_open, steps)
+    return Judging(no_error, f"exact: {words}", left_open, steps, moves=moves)
 
 
 def moved(left_open: LeftOpen | None = None, steps: int | Mapping[str, int] = 1) -> Judging:

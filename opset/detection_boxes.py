@@ -20,11 +20,11 @@ BOX_SCALE = 0.125  # of quantised coordinates, whose zero point is 0
 MOVE_TERMS = 10  # roundings behind a corner of a moved box
 CORNER = "|centre| + |shift| + half the moved size * (1 + |logarithm of its factor|)"  # size of what is summed for one
 SCORE_MARGIN = 0.002  # draws: see Margin
-# Coarse arithmetic shifts the overlaps of computed boxes, and fixed-point code may round the boxes before.
-OVERLAP_MARGINS = {OperandType.TENSOR_FLOAT32: 0.003, OperandType.TENSOR_FLOAT16: 0.03}
-OVERLAP_MARGIN = 0.01
-SIDE_MARGINS = {OperandType.TENSOR_FLOAT32: 0.005}  # pixels
-SIDE_MARGIN = 0.08
+# Coarse arithmetic shifts the overlaps of computed boxes, that of float16 most, which relaxed models may use for
+# float32 too; fixed-point code may round the boxes before.
+FLOAT_OVERLAP_MARGIN, OVERLAP_MARGIN = 0.03, 0.01
+SIDE_MARGIN = 0.08  # pixels
+OFF_GRID = 2.0**-10  # of float32 boxes in draws: no float16 from 4 on holds it, and rounding to float16 takes it away
 
 
 # --- computing --------------------------------------------------------------------------------------------------------
@@ -291,9 +291,15 @@ def reals_of(argument: Argument) -> Array:
     return np.asarray((stored - argument.zero_point) * argument.scale) if argument.type in QUANTIZED else stored
 
 
-def put_boxes(draft: Draft, name: str, real: Array) -> Argument:
-    """Makes boxes, or sizes of images, the input of that name: multiples of 1/8, which every type holds exactly."""
-    return put_new(draft, name, snap(real), BOX_SCALE, 0)
+def put_boxes(draft: Draft, name: str, real: Array, rng: np.random.Generator | None = None) -> Argument:
+    """Makes boxes, or sizes of images, the input of that name: multiples of 1/8, which every type holds exactly.
+
+    With a generator those of float32 lie a little beside, where float16 does not hold them.
+    """
+    snapped = snap(real)
+    if rng is not None and draft.type(name) == OperandType.TENSOR_FLOAT32:
+        snapped = snapped + rng.uniform(0, OFF_GRID, real.shape)
+    return put_new(draft, name, snapped, BOX_SCALE, 0)
 
 
 def snap(real: Array) -> Array:
@@ -330,7 +336,11 @@ def gap(values: Array, low: float, high: float, choice: Callable[[int], int], be
     return float(middles[widest[choice(len(widest))]])
 
 
+def above_overlaps(shared: Array) -> float:
+    """A threshold that no overlap comes near, but those of boxes that coincide."""
+    return min(float(shared[shared < 0.9999].max(initial=0.5)) + 0.1, 0.99)
+
+
 def draw_margin(kind: OperandType) -> Margin:
     """How far the decisions on computed boxes should be from falling the other way in a draw."""
-    overlap, sides = OVERLAP_MARGINS.get(kind, OVERLAP_MARGIN), SIDE_MARGINS.get(kind, SIDE_MARGIN)
-    return Margin(SCORE_MARGIN, overlap, sides)
+    return Margin(SCORE_MARGIN, FLOAT_OVERLAP_MARGIN if kind in FLOATS else OVERLAP_MARGIN, SIDE_MARGIN)

@@ -204,7 +204,7 @@ def _heatmap(rng: np.random.Generator, size: int, kind: int) -> Array:
 def _draw(draft: Draft) -> None:
     nchw = draft.chance(40)
     draft.scalar("nchw", nchw)
-    boxes, points, size = draft.integer(1, 4), draft.choose((1, 2, 3, 4, 6)), draft.integer(2, 7)
+    boxes, points, size = draft.choose((1, 2, 3, 4, 9)), draft.choose((1, 2, 3, 4, 6)), draft.integer(2, 7)
     rng = draft.source.generator()
     maps = np.stack([_heatmap(rng, size, int(rng.choice(3, p=(0.6, 0.25, 0.15)))) for _ in range(boxes * points)])
     maps = maps.reshape(boxes, points, size, size).transpose(0, 2, 3, 1)

@@ -33,6 +33,7 @@ from opset.detection_boxes import (
     CORNER,
     MOVE_TERMS,
     Margin,
+    above_overlaps,
     draw_margin,
     gap,
     overlaps,
@@ -207,7 +208,7 @@ def _draw_settings(draft: Draft, scores: Array, shared: Array, surely: bool) -> 
     threshold = 0.0 if draft.chance(40) else float(ladder[rung - 1] + ladder[rung]) / 2
     iou = gap(shared, 0.1, 0.9, lambda n: draft.integer(0, n - 1))
     if surely:
-        threshold, iou = 0.0, min(float(shared[shared < 0.9999].max(initial=0.5)) + 0.1, 0.99)
+        threshold, iou = 0.0, above_overlaps(shared)
     # More than one class a detection: documents and public code disagree about the width of the results.
     return Settings(draft.chance(50), draft.integer(1, 10), 1, draft.integer(1, 5), threshold, iou)
 

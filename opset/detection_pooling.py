@@ -143,6 +143,7 @@ ROI_POOLING = OperationDef(
     judging=exact(
         "one of the values is taken",
         LeftOpen("regions with a corner near a tie of rounding, and bins whose edges hang on rounding", _pool_open),
+        moves={"output": "feature"},
     ),
     draw=_draw_pool,
     quantization=same_quantization("output"),

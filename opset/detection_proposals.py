@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from opset.detection_boxes import (
     CORNER,
     MOVE_TERMS,
     Margin,
+    above_overlaps,
     box_scale_rule,
     clip,
     draw_margin,
@@ -202,23 +203,27 @@ def _draw_limits(draft: Draft, images: list[Candidates], surely: bool) -> Limits
     shared = np.concatenate([overlaps(i.boxes).reshape(-1) for i in images])
     threshold = gap(shared, 0.1, 0.9, lambda n: draft.integer(0, n - 1))
     if surely:
-        threshold, before, smallest = min(float(shared[shared < 0.9999].max(initial=0.5)) + 0.1, 0.99), 0, 0.0
+        threshold, before, smallest = above_overlaps(shared), 0, 0.0
     return Limits(before, after, threshold, smallest)
 
 
 def _draw(draft: Draft) -> None:
     nchw = draft.chance(40)
     draft.scalar("nchw", nchw)
-    batch, height, width = draft.choose((1, 1, 2)), draft.choose((1, 2, 3, 3)), draft.choose((1, 2, 3, 3))
-    anchors = draft.integer(1, 3)
+    # Now and then so many boxes, and so far apart, that what is kept shows how it is rounded.
+    many = draft.alone and draft.chance(15)
+    places = (4, 5) if many else (1, 2, 3, 3)
+    batch, height, width = 2 if many else draft.choose((1, 1, 2)), draft.choose(places), draft.choose(places)
+    anchors = draft.integer(1, 2 if many else 3)
     rng = draft.source.generator()
     drawn = put_scores(draft, "scores", image_shape(batch, height, width, anchors, nchw), rng)
     shape = image_shape(batch, height, width, 4 * anchors, nchw)
     deltas = draft.tensor("deltas", shape, low=-0.8, high=0.8, accept=(-1.0, 1.0))
-    boxes = put_boxes(draft, "anchors", _anchors(rng, anchors))
+    boxes = put_boxes(draft, "anchors", _anchors(rng, anchors), rng)
     # Images that cut some of the boxes, and differ in height and width.
-    sizes = put_boxes(draft, "image_info", rng.uniform(8, 20, (batch, 2)))
+    sizes = put_boxes(draft, "image_info", rng.uniform(8, 20, (batch, 2)) * (3 if many else 1), rng)
     strides = [draft.choose((2.0, 4.0, 8.0)) if draft.chance(30) else draft.real(1.5, 5.0) for _ in range(2)]
+    strides = [draft.real(9.0, 14.0) for _ in range(2)] if many else strides
     draft.scalar("height_stride", strides[0])
     draft.scalar("width_stride", strides[1])
     images = _candidates(
@@ -227,6 +232,7 @@ def _draw(draft: Draft) -> None:
     )  # fmt: skip
     for attempt in range(TRIES):
         limits = _draw_limits(draft, images, attempt == TRIES - 1)
+        limits = replace(limits, before=0, after=-1) if many else limits
         margin = draw_margin(drawn.type)
         if sum(len(_chosen(image, limits, margin)) for image in images) and margin.wide:
             break
@@ -309,6 +315,7 @@ GENERATE_PROPOSALS = OperationDef(
         _bound,
         f"rois: {half_units(MOVE_TERMS, CORNER)}; other results exact: values are only moved",
         grouped_by="batches",
+        moves={"scores_out": "scores"},
     ),
     draw=_draw,
     quantization=_quantization,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from opset.definition import (
 from opset.detection_boxes import (
     Decay,
     Margin,
+    above_overlaps,
     box_scale_rule,
     gap,
     hard,
@@ -41,20 +42,23 @@ from opset.detection_boxes import (
     overlaps,
     put_boxes,
     put_indexes,
+    put_new,
     put_scores,
     reals_of,
     size_rule,
+    snap,
     suppress,
 )
 from opset.drawing import Draft
-from opset.quantization import QUANTIZED
+from opset.quantization import FLOATS, QUANTIZED, float32
 from opset.values import Values
 from opset.windows import execution_rank_rule
 
 Q16 = OperandType.TENSOR_QUANT16_ASYMM
 HARD, LINEAR, GAUSSIAN = range(3)
-KEPT_APART = 0.008  # how far each decision of a drawn call should be from falling the other way
+KEPT_APART, FLOATS_APART = 0.008, 0.012  # how far each decision of a drawn call should be from falling the other way
 TRIES = 8
+CROWD, CROWD_TRIES = 12, 60  # images, and draws of one
 TERMS = 8  # roundings behind a decayed score, before its condition
 
 
@@ -212,28 +216,68 @@ def _draw_settings(draft: Draft, scores: Array, shared: Array, surely: bool) -> 
     if kernel == HARD and not draft.chance(20):
         floor = max(ladder[0] / 2, 0.0002)
     most = -1 if draft.chance(50) else draft.integer(1, 4)
-    return Settings(threshold, most, kernel, gap(shared, 0.05, 0.95, lambda n: draft.integer(0, n - 1)),
-                    draft.real(0.3, 1.1), floor)  # fmt: skip
+    overlap = gap(shared, 0.05, 0.95, lambda n: draft.integer(0, n - 1))
+    if surely:
+        threshold, most, overlap = ladder[0] - 0.05, -1, above_overlaps(shared)
+    return Settings(threshold, most, kernel, overlap, draft.real(0.3, 1.1), floor)
+
+
+def _apart(kind: OperandType) -> Margin:
+    """How far the decisions of a drawn call should be from falling the other way. Relaxed models may use float16."""
+    distance = FLOATS_APART if kind in FLOATS else KEPT_APART
+    return Margin(distance, distance)
+
+
+def _draw_crowd(draft: Draft) -> None:
+    """Many images of few boxes: enough scores that decay, none of them in doubt, to show how they are rounded."""
+    rng, kind, classes = draft.source.generator(), draft.type("scores"), 3
+    low = -128 if kind == Q8S else 0
+    scale, zero = float32(draft.real(0.0037, 0.0052)), low + draft.integer(0, 8)
+    settings = Settings(0.05, -1, draft.choose((LINEAR, GAUSSIAN)), draft.real(0.1, 0.3), draft.real(0.4, 1.1), 0.02)
+    images: list[tuple[Array, Array]] = []
+    for _ in range(CROWD_TRIES):
+        boxes = snap(_boxes(rng, np.zeros(4, int), classes))
+        scores = rng.uniform(0.15, 0.9, (4, classes))
+        scores = scores if kind in FLOATS else np.rint(scores / scale) * scale
+        margin = _apart(kind)
+        _keep(scores, boxes, np.zeros(4, int), settings, margin)
+        if margin.wide and len(images) < CROWD:
+            images.append((scores, boxes))
+    put_new(draft, "scores", np.concatenate([scores for scores, _ in images]), scale, zero)
+    put_boxes(draft, "rois", np.concatenate([boxes for _, boxes in images]), rng)
+    put_indexes(draft, "batches", np.repeat(np.arange(len(images)), 4))
+    _put_settings(draft, settings)
 
 
 def _draw(draft: Draft) -> None:
+    if draft.alone and draft.chance(15):
+        _draw_crowd(draft)
+    else:
+        _draw_few(draft)
+
+
+def _draw_few(draft: Draft) -> None:
+    """A few boxes of one image to three, which crowd a limited number of places."""
     rng = draft.source.generator()
     count, classes = draft.integer(4, 12), draft.choose((2, 2, 3, 4))
     batches = np.sort(rng.integers(0, draft.choose((1, 1, 2, 3)), count))
-    rois = put_boxes(draft, "rois", _boxes(rng, batches, classes))
+    rois = put_boxes(draft, "rois", _boxes(rng, batches, classes), rng)
     scores = put_scores(draft, "scores", (count, classes), rng)
     put_indexes(draft, "batches", batches)
     reals, boxes = reals_of(scores), reals_of(rois)
     shared = _all_overlaps(boxes, batches)
-    apart = KEPT_APART * (1.5 if scores.type == F16 else 1)
     for attempt in range(TRIES):
         settings = _draw_settings(draft, reals, shared, attempt == TRIES - 1)
-        margin = Margin(apart, apart)
+        margin = _apart(scores.type)
         if _keep(reals, boxes, batches, settings, margin) and margin.wide:
             break
     # Behind other operations, empty results go on to those that take them.
     nothing = draft.scope.reuse > 0 and draft.chance(10)
-    draft.scalar("score_threshold", 2 * float(np.abs(reals).max()) if nothing else settings.score_threshold)
+    _put_settings(draft, replace(settings, score_threshold=2 * float(np.abs(reals).max())) if nothing else settings)
+
+
+def _put_settings(draft: Draft, settings: Settings) -> None:
+    draft.scalar("score_threshold", settings.score_threshold)
     draft.scalar("max_num_detections", settings.most)
     draft.scalar("kernel", settings.kernel)
     draft.scalar("iou_threshold", settings.iou_threshold)
@@ -307,6 +351,7 @@ BOX_WITH_NMS_LIMIT = OperationDef(
         f"scores that decayed: {half_units(TERMS, 'the score * (1 + what its factors make of errors in overlaps)')}; "
         "all other results exact: values are only moved",
         grouped_by="batches_out",
+        moves={"scores_out": "scores", "rois_out": "rois"},
     ),
     draw=_draw,
     quantization=_quantization,

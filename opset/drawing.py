@@ -19,6 +19,26 @@ T = TypeVar("T")
 
 SMALL = 6  # a drawn dimension's largest size, unless the definition asks for another
 LARGEST_TENSOR = 4096  # elements; keeps a case cheap
+ODD = 5  # one draw in so many holds numbers that arithmetic would spoil, where values are only moved
+# Stored bits by bytes of the type: -0; the smallest and largest subnormals; the largest numbers; infinities; quiet NaN
+# of both signs with and without payload.
+ODD_BITS: dict[int, dict[str, tuple[int, ...]]] = {
+    2: {
+        "zero": (0x8000,),
+        "subnormal": (0x0001, 0x8001, 0x03FF, 0x83FF),
+        "large": (0x7BFF, 0xFBFF),
+        "infinite": (0x7C00, 0xFC00),
+        "nan": (0x7E00, 0xFE00, 0x7E35, 0xFFFF),
+    },
+    4: {
+        "zero": (0x80000000,),
+        "subnormal": (0x00000001, 0x80000001, 0x007FFFFF, 0x807FFFFF),
+        "large": (0x7F7FFFFF, 0xFF7FFFFF),
+        "infinite": (0x7F800000, 0xFF800000),
+        "nan": (0x7FC00000, 0xFFC00000, 0x7FC12345, 0xFFFFFFFF),
+    },
+}
+FINITE_KINDS = 3  # of those of ODD_BITS, from the first on
 
 
 class UnsatisfiableError(Exception):
@@ -135,6 +155,17 @@ class Draft:
         return tuple(sizes)
 
     # --- operands ---
+
+    def seed_odd(self, *names: str) -> None:
+        """Now and then puts numbers that arithmetic would spoil among the new values of inputs that are only moved.
+
+        NaN, infinities, both zeros, subnormals and the largest numbers. Not in a graph: others may compute with them.
+        """
+        for name in names:
+            argument = self.inputs[name]
+            if self.alone and argument.type in FLOATS and argument.value is not None and self.integer(1, ODD) == ODD:
+                value = with_odd(self.source.generator(), argument.value, self.chance(25))
+                self.put(name, self.scope.add(replace(argument, value=value)))
 
     def tensor(self, name: str, shape: tuple[int, ...] | None = None, *, ranks: tuple[int, int] = (1, 4),
                low: float = -2.0, high: float = 2.0, largest: int = SMALL, scale: float | None = None,
@@ -263,6 +294,17 @@ class Draft:
         scale = float32(max(top - bottom, 1e-4) / (high - low))
         zero = int(np.clip(round(low - bottom / scale), low, high))
         return scale, zero
+
+
+def with_odd(rng: np.random.Generator, value: Array, finite: bool) -> Array:
+    """Floats with about a third of them exchanged for odd ones, all of them finite if so wanted."""
+    width = value.dtype.itemsize
+    bits = np.ascontiguousarray(value).view(f"u{width}").copy()
+    kinds = list(ODD_BITS[width].values())[: FINITE_KINDS if finite else None]
+    places = rng.integers(0, value.size, 1 + value.size // 3)
+    odd = [rng.choice(kinds[kind]) for kind in rng.integers(0, len(kinds), len(places))]
+    bits.reshape(-1)[places] = np.array(odd, bits.dtype)
+    return np.asarray(bits.view(value.dtype))
 
 
 def within(argument: Argument, low: float, high: float) -> bool:

@@ -36,6 +36,8 @@ from opset.values import Values
 
 INT32_MIN = -(2**31)
 FINITE = (-6e4, 6e4)  # what float16 holds, with room
+# What an operation may be told to put in every element: -0, and what is below the smallest normal float16.
+PLACED = (-0.0, 3e-6, np.inf, -np.inf, np.nan)
 SECOND_OPINION = "decimal arithmetic of 40 digits, or rational numbers where the result is one"
 
 # A library that is never off by more than 3 ULP, and anything up to that equally often, has a mean square error of 6

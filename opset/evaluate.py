@@ -50,7 +50,7 @@ class Allowance:
     Attributes:
         required: largest legal difference; infinite where the specification leaves an element open.
         unit: size of one rounding unit, for the quality limits; None where quality is a mean of steps, or exact.
-        terms: number of roundings behind an element (see `Bound`).
+        terms: number of roundings behind an element (see `Bound`); 0 for values that are only moved.
     """
 
     required: Array
@@ -116,7 +116,8 @@ def _allow(
 ) -> Allowance:
     shape = exact[name].shape
     if argument.type in QUANTIZED:
-        return Allowance(np.full(shape, float(call.definition.judging.steps_of(name))), None, 1.0)
+        terms = 0.0 if _only_moved(call, values, name, argument, exact) else 1.0
+        return Allowance(np.full(shape, float(call.definition.judging.steps_of(name))), None, terms)
     if argument.type not in FLOATS:
         return Allowance(np.zeros(shape), None, 0.0)
     bits = MANTISSA_BITS[argument.type]
@@ -126,10 +127,21 @@ def _allow(
     flushed = (np.abs(exact[name]) < SMALLEST_NORMAL[bits]) & (unit > 0)
     unit = np.where(flushed, np.maximum(unit, SMALLEST_NORMAL[bits]), unit)
     required = np.maximum(tolerance(exact[name], bits), 2 * bound.terms * unit)
-    # What is not finite is compared as it is: infinity with infinity of its sign. NaN is left open.
+    # What is not finite is compared as it is: infinity with infinity of its sign, and NaN that was only moved with any
+    # NaN. One that is computed is left open.
     required = np.where(np.isinf(exact[name]), 0.0, required)
-    required = np.where(np.isnan(exact[name]), np.inf, required)
+    required = np.where(np.isnan(exact[name]), np.inf if bound.terms else 0.0, required)
     return Allowance(required, unit if bound.terms else None, bound.terms)
+
+
+def _only_moved(call: Call, values: Values, name: str, argument: Argument, exact: Mapping[str, Array]) -> bool:
+    """Whether a quantised result is made of stored values of inputs that have its scale and zero point."""
+    judging = call.definition.judging
+    sources = judging.moved_from(name, call)
+    own = argument.scale, argument.zero_point
+    if not sources or any((source.scale, source.zero_point) != own for source in sources):
+        return False
+    return not judging.bound(values, {name: exact[name]}).terms
 
 
 def tolerance(exact: Array, bits: int) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +39,9 @@ A float is wrong where it is off by more than NNAPI's tolerance and more than th
 units` of a size stands for n roundings of what has that size, each counted twice: 2 * n * size * 2^-24, or 2^-11 for
 float16 and in relaxed models. As results may be flushed to zero, a half unit is at least the smallest normal number
 where a result is below that. An infinity must be met, NaN is open. Where a float's bound is `exact` any difference is
-POOR, save in relaxed models. Quantised results may be off by so many stored steps. INT32 and BOOL8 results must be
-equal. What is left open is not compared.
+POOR, save in relaxed models. Quantised results may be off by so many stored steps; where they are said to be moved, and
+have the scale and zero point of the inputs whose values they are, nothing is rounded, and any difference is POOR. INT32
+and BOOL8 results must be equal. What is left open is not compared.
 """
 
 
@@ -178,13 +179,27 @@ def _quantized_results(definition: OperationDef) -> list[str]:
 
 
 def _steps(definition: OperationDef) -> str:
-    allowed = {name: definition.judging.steps_of(name) for name in _quantized_results(definition)}
-    if not allowed:
+    names = _quantized_results(definition)
+    if not names:
         return ""
-    words = {name: f"{steps} step{'' if steps == 1 else 's'}" for name, steps in allowed.items()}
+    words = {name: _allowed(definition, name) for name in names}
     if len(set(words.values())) == 1:
         return f" Quantised results: {next(iter(words.values()))}."
     return f" Quantised results: {', '.join(f'{text} in `{name}`' for name, text in words.items())}."
+
+
+def _allowed(definition: OperationDef, result: str) -> str:
+    steps, moves = definition.judging.steps_of(result), definition.judging.moves
+    text = f"{steps} step{'' if steps == 1 else 's'}"
+    moved = result in moves if isinstance(moves, Mapping) else _moves(definition)
+    return f"{text}, moved" if steps and moved else text
+
+
+def _moves(definition: OperationDef) -> bool:
+    """Whether results may be stored values of quantised inputs."""
+    inputs = {o.name for form in definition.forms for o in form.operands}
+    given = [kind for row in definition.rows for name, kind in row.types.items() if name in inputs]
+    return definition.judging.moves is True and any(kind in QUANTIZED for kind in given)
 
 
 def _judging(definition: OperationDef) -> Iterator[str]:

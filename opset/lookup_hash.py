@@ -208,7 +208,7 @@ def _draw(draft: Draft) -> None:
     kind = draft.choose((2, 2, 1) if early else (2, 2, 2, 1, 3, 3))
     functions = draft.integer(1, 5)
     draft.tensor("hash", (functions, draft.choose((32, 31)) if kind == 1 and draft.chance(15) else draft.integer(1, 9)))
-    x = any_tensor(draft, (1, 4), largest=draft.choose((4, 6)))
+    x = any_tensor(draft, (1, 4), largest=draft.choose((4, 6)), odd=False)
     if kind == Projection.DENSE:
         draft.tensor("weight", (x.shape[0],), low=draft.choose((-2.0, 0.1)), high=2.0)
     else:

@@ -31,7 +31,7 @@ from opset.definition import (
     tensor,
 )
 from opset.drawing import LARGEST_TENSOR, Draft
-from opset.elementwise import FINITE
+from opset.elementwise import FINITE, PLACED
 from opset.quantization import QUANTIZED, limits
 from opset.reshaping import any_tensor, ints_of, same_quantization, same_quantization_rule
 from opset.values import Values
@@ -131,7 +131,7 @@ def _draw_pad_value(draft: Draft) -> None:
         low, high = limits(x.type)
         draft.scalar("pad_value", draft.choose((low, high)) if draft.chance(25) else draft.integer(low, high))
     elif draft.chance(30):
-        draft.scalar("pad_value", draft.choose((0.0, *FINITE, -np.inf) if draft.alone else (0.0, *FINITE)))
+        draft.scalar("pad_value", draft.choose((0.0, *FINITE, *PLACED) if draft.alone else (0.0, *FINITE)))
     else:
         draft.scalar("pad_value", draft.real(-10.0, 10.0))
 

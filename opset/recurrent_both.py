@@ -29,7 +29,7 @@ from opset.recurrent_cell import (
     together_rule,
     weight_operands,
 )
-from opset.recurrent_draws import Frame, draw_cell, draw_frame, draw_scalars
+from opset.recurrent_draws import Frame, draw_cell, draw_frame, draw_outputs, draw_scalars, draw_units
 from opset.recurrent_lstm import CELL, LSTM, TERMS_WORDS, float_rows, step_terms
 from opset.recurrent_numbers import Number, Numbers, PlainNumbers, ReachedNumbers
 from opset.values import Values
@@ -87,18 +87,22 @@ def _draw_both(draft: Draft) -> None:
     # Parallel linking came with the results that are states.
     states = draft.signature.results in (5, 6)
     linking = draft.choose(("plain", "cross", "parallel") if states else ("plain", "cross"))
-    aux = draft.integer(1, 3)
+    # Alike in both directions, as most models have them and some drivers want them.
+    alike = draft.chance(55)
+    aux = frame.inputs if alike and linking == "parallel" else draft.integer(1, 3)
     draft.tensor("input", frame.sequence(frame.inputs))
     if linking == "plain":
         draft.omit("aux_input")
     else:
         draft.tensor("aux_input", frame.sequence(aux))
+    units = draw_units(draft)
+    sizes = (units, draw_outputs(draft, units) if draft.chance(55) else units) if alike else None
     read = {"fw_": frame.inputs, "bw_": aux if linking == "parallel" else frame.inputs}
     projected = False
     for prefix in DIRECTIONS:
         own = Frame(frame.steps, frame.batch, read[prefix], frame.time_major)
         crossing = aux if linking == "cross" else 0
-        projected |= draw_cell(draft, own, prefix, crossing, BOTH_STATES[prefix])
+        projected |= draw_cell(draft, own, prefix, crossing, BOTH_STATES[prefix], sizes)
     draw_scalars(draft, projected)
     draft.scalar("merge_outputs", draft.signature.results in (1, 5))
     draft.scalar("time_major", frame.time_major)

@@ -47,6 +47,11 @@ def draw_units(draft: Draft, least: int = 1) -> int:
     return draft.integer(least, draft.choose((3, 4, 5) if coarse(draft) else (4, 6, 9)))
 
 
+def draw_outputs(draft: Draft, units: int) -> int:
+    """Number of outputs of a cell with a projection; at times one for each unit."""
+    return draft.integer(1, 3 if coarse(draft) else 5) if draft.chance(75) else units
+
+
 def weights(draft: Draft, name: str, shape: tuple[int, ...], gain: float = GAIN) -> None:
     """Weights [units, size] whose sums do not grow with their number."""
     reach = gain / math.sqrt(shape[1])
@@ -62,22 +67,26 @@ def draw_scalars(draft: Draft, projected: bool) -> None:
 
 
 def draw_cell(draft: Draft, frame: Frame, prefix: str = "", aux: int = 0,
-              states: tuple[str, str] = ("output_state_in", "cell_state_in")) -> bool:  # fmt: skip
+              states: tuple[str, str] = ("output_state_in", "cell_state_in"),
+              sizes: tuple[int, int] | None = None) -> bool:  # fmt: skip
     """Draws the operands of a cell but for its input and scalars.
 
     Args:
         aux: size of the auxiliary input that has weights of its own; 0 for none.
         states: names of the output state and the cell state.
+        sizes: units and outputs of a cell without layer normalisation; drawn when None.
 
     Returns:
         Whether the cell has a projection.
     """
     cifg, peephole, project = draft.chance(35), draft.chance(45), draft.chance(55)
-    norm = draft.has(f"{prefix}input_layer_norm_w") and draft.chance(25 if coarse(draft) else 40)
-    units = draw_units(draft, SMALLEST_NORM if norm else 1)
-    outputs = units
-    if project and draft.chance(75):
-        outputs = draft.integer(1, 3 if coarse(draft) else 5)
+    norm = not sizes and draft.has(f"{prefix}input_layer_norm_w") and draft.chance(25 if coarse(draft) else 40)
+    if sizes:
+        units, outputs = sizes
+        project |= units != outputs
+    else:
+        units = draw_units(draft, SMALLEST_NORM if norm else 1)
+        outputs = draw_outputs(draft, units) if project else units
     for gate in GATES:
         absent = cifg and gate == "input"
         _gate_weights(draft, prefix, gate, units, {"input": frame.inputs, "recurrent": outputs}, absent=absent)

@@ -169,7 +169,7 @@ QUANTIZED_16BIT_LSTM = OperationDef(
     ),
     infer=_infer_narrow,
     kernel=_narrow,
-    judging=exact("integer steps", steps={"cell_state_out": 10}),
+    judging=exact("integer steps", steps={"cell_state_out": 10}, moves=False),
     draw=_draw_narrow,
     quantization=lambda call: {"cell_state_out": (STATE_SCALE, 0), "output": ACTIVATION_QUANTIZATION},
     examples=(

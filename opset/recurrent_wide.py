@@ -270,7 +270,7 @@ QUANTIZED_LSTM = OperationDef(
     ),
     infer=_infer_wide,
     kernel=_wide,
-    judging=exact("integer steps", steps={"cell_state_out": 16}),
+    judging=exact("integer steps", steps={"cell_state_out": 16}, moves=False),
     draw=_draw_wide,
     quantization=_wide_fixed,
     examples=(

@@ -64,9 +64,9 @@ AXES_RULE = ExecutionRule("AXES", "each axis is in [-n, n) for input of rank n",
 
 
 def draw_axes(draft: Draft, shape: tuple[int, ...]) -> int:
-    """Axes in any order, negative or not, at times repeated; all of them one time in eight. Returns their size."""
+    """Axes in any order, negative or not, at times repeated; all of them one time in five. Returns their size."""
     rank = len(shape)
-    number = rank if draft.chance(12) else min(draft.choose((1, 1, 1, 2, 2, 3)), max(1, rank - 1))
+    number = rank if draft.chance(20) else min(draft.choose((1, 1, 1, 2, 2, 3)), max(1, rank - 1))
     left = list(range(rank))
     axes = [left.pop(draft.integer(0, len(left) - 1)) for _ in range(number)]
     listed = [axis - rank if draft.chance(35) else axis for axis in axes]

@@ -83,8 +83,17 @@ def ints_of(call: Call, name: str) -> tuple[int, ...]:
 
 
 def any_tensor(draft: Draft, ranks: tuple[int, int] = (1, 4), name: str = "input", *, with_one: bool = False,
-               largest: int = SMALL) -> Argument:  # fmt: skip
-    """Draws a tensor whose values do not matter: of a scope, any of that type and rank."""
+               largest: int = SMALL, odd: bool = True) -> Argument:  # fmt: skip
+    """Draws a tensor whose values do not matter: of a scope, any of that type and rank.
+
+    Args:
+        draft: the call under way.
+        ranks: lowest and highest.
+        name: which input.
+        with_one: some dimension is 1.
+        largest: a drawn dimension's largest size.
+        odd: now and then with NaN and the like, since values are only moved.
+    """
     kind = draft.type(name)
 
     def suits(a: Argument) -> bool:
@@ -99,7 +108,10 @@ def any_tensor(draft: Draft, ranks: tuple[int, int] = (1, 4), name: str = "input
     if with_one:
         for _ in range(draft.integer(1, max(1, len(shape) - 1))):
             shape[draft.integer(0, len(shape) - 1)] = 1
-    return draft.tensor(name, tuple(shape))
+    draft.tensor(name, tuple(shape))
+    if odd:
+        draft.seed_odd(name)
+    return draft[name]
 
 
 def _moved(change: Callable[[Values, Array], Array]) -> Callable[[Values], Mapping[str, Array]]:

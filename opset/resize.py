@@ -293,6 +293,11 @@ def _draw(draft: Draft) -> None:
             draft.put(name, scalar(OperandType.BOOL, way == due))
 
 
+def _draw_nearest(draft: Draft) -> None:
+    _draw(draft)
+    draft.seed_odd("input")
+
+
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 COORDINATES = (
@@ -368,7 +373,7 @@ RESIZE_NEAREST_NEIGHBOR = OperationDef(
             _open_nearest,
         )
     ),
-    draw=_draw,
+    draw=_draw_nearest,
     quantization=same_quantization("output"),
     examples=(
         # Two of four columns: at 0 and 2; with half pixels at 1 and 3.

@@ -31,7 +31,7 @@ from opset.definition import (
     tensor,
 )
 from opset.drawing import LARGEST_TENSOR, Draft
-from opset.elementwise import FINITE
+from opset.elementwise import FINITE, PLACED
 from opset.reshaping import any_tensor, ints_of, same_quantization, same_quantization_rule
 from opset.slicing_ranges import with_entry
 from opset.values import Values
@@ -186,8 +186,8 @@ def _draw_fill(draft: Draft) -> None:
         low, high = draft.choose(((-100, 100), (INT32.min, INT32.max)))
         draft.scalar("value", draft.integer(low, high))
     else:
-        special = (0.0, np.inf, -np.inf, *FINITE) if draft.alone else (0.0, *FINITE)
-        draft.scalar("value", draft.choose(special) if draft.chance(20) else draft.real(-9.0, 9.0))
+        special = (0.0, *FINITE, *PLACED) if draft.alone else (0.0, *FINITE)
+        draft.scalar("value", draft.choose(special) if draft.chance(40) else draft.real(-9.0, 9.0))
 
 
 FILL = OperationDef(

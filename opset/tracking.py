@@ -72,7 +72,9 @@ def certain(argument: Argument) -> Tracked:
 
 
 def tolerated(value: Tracked, kind: OperandType, relaxed: bool) -> Tracked:
-    """A result that leaves an operation: floats have at least NNAPI's tolerance, even when they were only moved."""
+    """A result that leaves an operation: it has at least NNAPI's tolerance, even when it was only moved."""
+    if kind in QUANTIZED:
+        return replace(value, error=np.maximum(value.error, 1.0))
     if kind not in FLOATS:
         return value
     bits = RELAXED_BITS if relaxed else MANTISSA_BITS[kind]

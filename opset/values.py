@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,8 @@ class Arithmetic:
         axes = axis if isinstance(axis, tuple) else (axis,)
         axes = tuple(a % terms.ndim for a in axes)
         rest = [a for a in range(terms.ndim) if a not in axes]
-        moved = terms.transpose([*axes, *rest]).reshape(-1, *(terms.shape[a] for a in rest))
+        count = math.prod(terms.shape[a] for a in axes)  # -1 would not do where there are no elements
+        moved = terms.transpose([*axes, *rest]).reshape(count, *(terms.shape[a] for a in rest))
         total = self._ordered(moved)
         if keepdims:
             total = total.reshape([1 if a in axes else size for a, size in enumerate(terms.shape)])

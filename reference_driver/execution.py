@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,18 +30,29 @@ from nnhal.validate import validate_execution, validate_request, validate_tokens
 from opset.branch import LoopTimedOutError
 from opset.call import Call
 from opset.evaluate import Result
-from opset.graph import evaluate
 from opset.validation import violations
 from opset.values import Arithmetic
+from reference_driver.buffers import Buffers
+from reference_driver.sample_extension import element_types, evaluate
 
 Report = Callable[[], FencedResult]
+_NUMBERS = itertools.count(1)
 
 
 class ReferencePreparedModel(PreparedModel):
-    """A validated model, evaluated anew at each execution."""
+    """A validated model, evaluated anew at each execution.
 
-    def __init__(self, model: Model, arithmetic: Arithmetic, level: FeatureLevel) -> None:
-        self._model = replace(model, translation=None)
+    Args:
+        model: valid, all its operations supported.
+        arithmetic: to compute with.
+        level: of the device.
+        buffers: of the device.
+    """
+
+    def __init__(self, model: Model, arithmetic: Arithmetic, level: FeatureLevel, buffers: Buffers) -> None:
+        self.model = replace(model, translation=None)
+        self.number = next(_NUMBERS)
+        self.buffers = buffers
         self._arithmetic = arithmetic
         self._level = level
 
@@ -48,7 +60,7 @@ class ReferencePreparedModel(PreparedModel):
         self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION, deadline: int | None = None
     ) -> ExecutionResult:
         started = time.perf_counter_ns()
-        validate_request(request, self._model, self._level)
+        self.check(request)
         validate_execution(config, deadline)
         return self._run(request, config, deadline, started)
 
@@ -61,7 +73,7 @@ class ReferencePreparedModel(PreparedModel):
     ) -> None:
         started = time.perf_counter_ns()
         try:
-            validate_request(request, self._model, self._level)
+            self.check(request)
             validate_execution(config, deadline)
         except DriverError as error:
             callback.notify(error.status, ExecutionResult())
@@ -86,7 +98,7 @@ class ReferencePreparedModel(PreparedModel):
         deadline: int | None = None,
         duration: int | None = None,
     ) -> tuple[Fence | None, Report]:
-        validate_request(request, self._model, self._level, fenced=True)
+        self.check(request, fenced=True)
         validate_execution(config, deadline, duration)
         job = _FencedJob(self, request, config, deadline, duration)
         if not wait_for:
@@ -99,19 +111,33 @@ class ReferencePreparedModel(PreparedModel):
         return _ReferenceBurst(self)
 
     def create_reusable_execution(self, request: Request, config: ExecutionConfig = DEFAULT_EXECUTION) -> Execution:
-        validate_request(request, self._model, self._level)
+        self.check(request)
         validate_execution(config)
         return _ReferenceExecution(self, request, config)
+
+    def check(self, request: Request, *, fenced: bool = False) -> None:
+        """Refuses a request that breaks a rule, or uses a driver-managed buffer for what it was not made for.
+
+        Raises:
+            DriverError: INVALID_ARGUMENT.
+        """
+        validate_request(request, self.model, self._level, fenced=fenced)
+        self.buffers.check(request, self)
 
     def _run(self, request: Request, config: ExecutionConfig, deadline: int | None, started: int) -> ExecutionResult:
         if deadline is not None and time.monotonic_ns() >= deadline:
             raise DriverError(ErrorStatus.MISSED_DEADLINE_PERSISTENT, "the deadline for executing is past")
-        inputs = read_inputs(self._model, request)
+        attached = self.buffers.attach(request, self)
+        inputs = read_inputs(self.model, attached.request, element_types(self.model))
         launched = time.perf_counter_ns()
         results = self._evaluate(inputs, config, deadline)
         done = time.perf_counter_ns()
         timing = Timing(done - launched, done - started) if config.measure_timing else NO_TIMING
-        return write_outputs(self._model, request, [result.stored for result in results], timing)
+        stored = [result.stored for result in results]
+        result = write_outputs(self.model, attached.request, stored, timing, element_types(self.model))
+        if result.output_sufficient_size:
+            attached.fill(stored)
+        return result
 
     def _evaluate(self, inputs: Sequence[Array | None], config: ExecutionConfig, deadline: int | None) -> list[Result]:
         def check(call: Call) -> None:
@@ -122,7 +148,7 @@ class ReferencePreparedModel(PreparedModel):
         limit = config.loop_timeout_duration
         try:
             limit = LOOP_TIMEOUT_DEFAULT_NS if limit is None else limit
-            return evaluate(self._model, inputs, self._arithmetic, check, limit)
+            return evaluate(self.model, inputs, self._arithmetic, check, limit)
         except LoopTimedOutError as error:
             raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, str(error)) from None
 

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.judge import Verdict
 from harness.record import Record, Run
+from harness.verdict import Verdict
 
 ORDER = ("PASS", "POOR", "FAIL", "CRASH", "HANG", "FLAKY", "INTERNAL", "NOT_SUPPORTED", "NOT_APPLICABLE", "NOT_RUN")
 JUDGED = ("PASS", "FAIL", "POOR", "CRASH", "HANG", "FLAKY")

@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from harness.judge import Verdict, judge_output
+from harness.judge_output import judge_output
 from harness.make import expected_outputs
+from harness.verdict import Verdict
 from nnhal.operations import Signature
 from nnhal.types import Array
 from opset.call import Call

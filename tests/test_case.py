@@ -10,27 +10,41 @@ import numpy as np
 import pytest
 
 from conformance.cases import drawn
-from harness.case import (
-    FORMAT,
-    Action,
+from harness.case import Origin, Step, TestCase
+from harness.case_file import FORMAT, load, save, seal
+from harness.expectations import (
+    Agreement,
+    Agrees,
+    Describes,
     Expected,
     MayReject,
-    Origin,
     Rejects,
+    Repeats,
     Returns,
-    Step,
-    TestCase,
+    Short,
     Unspecified,
-    load,
-    save,
-    seal,
 )
 from harness.make import positive_case
+from harness.steps import (
+    Action,
+    Allocation,
+    Copying,
+    Edit,
+    Layout,
+    Preparation,
+    Releasing,
+    Role,
+    Running,
+    Signalling,
+    Tampering,
+    Thing,
+)
 from nnhal.errors import UsageError
-from nnhal.types import FL3, FL6, ErrorStatus, ExecutionMode, OperandType, OperationType
+from nnhal.types import FL3, FL4, FL6, ErrorStatus, ExecutionMode, OperandType, OperationType
 from opset import OPSET
 from tests.add_model import add_model
 
+GF = ErrorStatus.GENERAL_FAILURE
 NUMBERS = np.array([[1.5, np.inf], [-0.0, np.nan]])
 EXPECTED = Expected(
     "output",
@@ -45,6 +59,34 @@ EXPECTED = Expected(
 )
 WHOLE = Expected("more", OperandType.TENSOR_INT32, (0, 3), np.zeros((0, 3)), np.zeros((0, 3)))
 STEPS = (
+    Step(Action.DESCRIBE, expect=Describes(3)),
+    Step(Action.QUERY, 0, Repeats(2)),
+    Step(Action.LOAD, 1, Returns(unless=(GF,)), slot=4, how=Preparation(0, 2, -5, 1, bytes(range(32)), "moved")),
+    Step(Action.TAMPER, how=Tampering(1, "flip", data=True, file=2, place=0.25, other=3)),
+    Step(Action.ALLOCATE, slot=2, how=Allocation((0, -1), (Role(1, 2, True, 0.5), Role()), (2, 0))),
+    Step(Action.COPY_IN, inputs=(np.arange(3),), how=Copying((3,), 7)),
+    Step(Action.SIGNAL, slot=9, how=Signalling(GF)),
+    Step(Action.RELEASE, how=Releasing(Thing.BUFFER, 5)),
+    Step(
+        Action.LAUNCH,
+        1,
+        Short((1,), ((2, 3), (4,)), ((2, 0), ()), (GF,)),
+        ExecutionMode.FENCED,
+        (None, np.array([1, 2], np.int32)),
+        how=Running(
+            False,
+            1,
+            2,
+            3,
+            True,
+            (9, 8),
+            4,
+            (-1, 7),
+            edits=(Edit("length", 1, (2**33, -1), True), Edit("remove")),
+            layout=Layout("mmap_fd", True, 1, 2, True, (5,), ((0, 2), ()), False, ((True, 0, 1),)),
+        ),
+    ),
+    Step(Action.WAIT, 0, Agrees(4, (Agreement(1, np.array([0.5, np.inf]), (1, 0), -128, 2),), "they are the same")),
     Step(Action.QUERY, 1, Unspecified()),
     Step(Action.PREPARE, 0, MayReject("RULE", "a rule; broken")),
     Step(Action.QUERY, 0, Rejects((ErrorStatus.INVALID_ARGUMENT,), "RANK_A", "rank 1 to 4: 5 given")),
@@ -59,7 +101,8 @@ STEPS = (
     Step(Action.EXECUTE, 0, Returns(), inputs=(np.zeros((0, 2), np.float16), np.array(True))),
 )
 ORIGIN = Origin("ADD", "float32.default.in3", "drawn", 7, "burst", "RULE", "a: [2]; ü", "0/ADD/7")
-CASE = seal(TestCase(ORIGIN, (add_model(), add_model((3,))), STEPS, FL3, FL6))
+MODELS = (add_model(), add_model((3,)))
+CASE = seal(TestCase(ORIGIN, MODELS, STEPS, FL3, FL6, highest=FL4, needs=("caching",), observe=("bits",)))
 
 
 def same(one: object, other: object) -> bool:
@@ -121,7 +164,7 @@ def test_the_digest_is_stable() -> None:
 
 
 def test_the_digest_is_that_of_the_content_written_another_way() -> None:
-    other = TestCase(ORIGIN, (add_model(), add_model((3,))), tuple(replace(step) for step in STEPS), FL3, FL6)
+    other = replace(CASE, models=(add_model(), add_model((3,))), steps=tuple(replace(step) for step in STEPS))
     assert seal(other).digest == CASE.digest
 
 

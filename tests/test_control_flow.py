@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.isolation import IsolatedDriver
+from harness.make import expected_outputs
 from nnhal import wire
 from nnhal.device import Device, ExecutionConfig
 from nnhal.errors import DriverError
@@ -28,6 +29,7 @@ from opset.drawn import draw_call
 from opset.evaluate import Result, allowance, run_call
 from opset.graph import call_of, evaluate, model_of
 from opset.normalization import SOFTMAX
+from opset.quantization import QUANTIZED
 from opset.source import SeededSource
 from opset.tracking import certain, track_call
 from opset.validation import violations
@@ -239,6 +241,29 @@ def test_a_condition_in_doubt_leaves_the_results_open() -> None:
     assert allowance(call, run_call(call))["outputs0"].required[0] < 1e-4  # compared as handed in: no doubt
     errors = {"initial0": track_call(call, {}, False)["outputs0"]}
     assert np.isinf(track_call(call, errors, False)["outputs0"].error).all()
+
+
+def test_initial_values_that_come_back_are_moved() -> None:
+    """No turn at all: a step off is allowed, as in any quantised result, and yet poor."""
+    found = 0
+    for call in draws(WHILE, WHILE.signatures[0], COUNT, "still"):
+        model, values = model_of(call)
+        program = Program(model)
+        program.run(values)
+        for due in expected_outputs(call) if not program.turns else ():
+            if due.type in QUANTIZED:
+                assert (due.exact, set(due.required.flat)) == (True, {1.0})
+                found += 1
+    assert found >= 3
+
+
+def test_loops_of_one_turn_show_how_values_are_rounded() -> None:
+    rounding = 0
+    for call in draws(WHILE, WHILE.signatures[0], COUNT, "once"):
+        for due in expected_outputs(call):
+            between = (due.value % 1 != 0) & (due.required == 1)
+            rounding += due.type in QUANTIZED and int(between.sum()) >= 32
+    assert rounding >= 5
 
 
 def test_errors_in_what_is_mixed_or_equal_leave_results_open() -> None:

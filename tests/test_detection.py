@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.case import Origin, Returns, load, save
-from harness.judge import Verdict, judge_execution
+from harness.case import Origin
+from harness.case_file import load, save
+from harness.expectations import Returns
+from harness.judge import judge_execution
 from harness.make import positive_case
-from harness.run import StepOutcome
+from harness.outcome import StepOutcome
+from harness.verdict import Verdict
 from nnhal.operations import Signature
 from nnhal.types import Array, ErrorStatus
 from opset import detection

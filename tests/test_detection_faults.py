@@ -12,10 +12,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from harness.case import Returns
+from harness.expectations import Returns
 from harness.judge import judge_execution
 from harness.make import expected_outputs, row_groups
-from harness.run import StepOutcome
+from harness.outcome import StepOutcome
 from nnhal.types import Array, ErrorStatus, OperandType, OperationType, info
 from opset import (
     OPSET,

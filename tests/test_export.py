@@ -48,7 +48,10 @@ def test_the_page_names_every_operation_operand_and_rule() -> None:
 def test_the_page_says_how_many_steps_are_allowed() -> None:
     sections = {text.split("\n")[0]: text for text in export.page_text().split("\n## ")[1:]}
     assert "Quantised results: 1 step.\n" in sections["ADD"]
-    assert "Quantised results: 1 step in `output`, 0 steps in `hits`.\n" in sections["HASHTABLE_LOOKUP"]
+    assert "Quantised results: 1 step, moved in `output`, 0 steps in `hits`.\n" in sections["HASHTABLE_LOOKUP"]
+    assert "Quantised results: 1 step, moved in `scores_out`, 1 step in `rois`.\n" in sections["GENERATE_PROPOSALS"]
+    assert "Quantised results: 1 step, moved.\n" in sections["MAX_POOL_2D"]
+    assert "Quantised results: 1 step.\n" in sections["QUANTIZE"]
     assert "Quantised results: 10 steps in `cell_state_out`, 1 step in `output`.\n" in sections["QUANTIZED_16BIT_LSTM"]
     assert "Quantised results" not in sections["EXP"]
     assert "Rows of equal `batches` may come in any order" in sections["GENERATE_PROPOSALS"]

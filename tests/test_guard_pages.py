@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from harness.case import Action, Expected, Origin, Returns, Step, TestCase, seal
+from harness.case import Origin, Step, TestCase
+from harness.case_file import seal
+from harness.expectations import Expected, Returns
 from harness.guards import Arena, guard
 from harness.isolation import IsolatedDriver
-from harness.judge import Cause, Judgement, Verdict, judge
+from harness.judge import judge
 from harness.run import run
+from harness.steps import Action
+from harness.verdict import Cause, Judgement, Verdict
 from nnhal.types import OperandType
 from tests.add_model import add_model
 

@@ -7,20 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.case import (
-    Action,
-    Expectation,
-    Expected,
-    MayReject,
-    Origin,
-    Rejects,
-    Returns,
-    Step,
-    TestCase,
-    Unspecified,
-)
-from harness.judge import Cause, Judgement, Verdict, judge, judge_execution, judge_output
-from harness.run import Outcome, StepOutcome
+from harness.case import Origin, Step, TestCase
+from harness.expectations import Expectation, Expected, MayReject, Rejects, Returns, Unspecified
+from harness.judge import judge, judge_execution
+from harness.judge_output import judge_output
+from harness.outcome import Outcome, StepOutcome
+from harness.steps import Action
+from harness.verdict import Cause, Judgement, Verdict
 from nnhal.device import Timing
 from nnhal.types import Array, ErrorStatus, OperandType
 from tests.add_model import add_model
@@ -229,6 +222,18 @@ def test_moved_steps_that_are_all_off_by_one_are_poor() -> None:
     values = np.arange(10.0, 200.0)
     assert verdict(due(Q8, values), values).verdict == Verdict.PASS
     assert verdict(due(Q8, values), values + 1).verdict == Verdict.POOR
+
+
+def test_one_moved_step_that_is_off_by_one_is_poor() -> None:
+    moved = due(Q8, [1.0, 7.0, 255.0], [1.0, 1.0, np.inf], exact=True)  # the last one is open
+    assert verdict(moved, [1, 7, 200]).verdict == Verdict.PASS
+    assert verdict(moved, [1, 8, 255]).verdict == Verdict.POOR
+    assert verdict(moved, [1, 9, 255]).verdict == Verdict.FAIL
+
+
+def test_an_end_between_two_steps_is_rounded_though_the_rest_is_moved() -> None:
+    assert verdict(due(Q8, [2.0, 47.4], exact=True), [2, 48]).verdict == Verdict.PASS
+    assert verdict(due(Q8, np.full(60, 47.4), exact=True), np.full(60, 48)).verdict == Verdict.POOR  # in the mean
 
 
 def test_masked_elements_do_not_count_for_quality() -> None:
@@ -492,3 +497,9 @@ def test_what_is_not_specified_may_end_in_any_way_but_death() -> None:
     for steps in (((NONE, NO), GENERAL, skipped), (INVALID, NONE, (NONE, OFF[1])), ((NONE, YES), NONE, GENERAL)):
         assert ended(case, *steps)[0] == "PASS"
     assert ended(case, died="exited with status 0", at=1)[0] == "CRASH"
+
+
+def test_a_subnormal_that_is_moved_may_be_flushed() -> None:
+    expected = due(F32, [1e-40, -1e-40, 1.0], exact=True)
+    assert verdict(expected, [0.0, -0.0, 1.0]).verdict == Verdict.PASS
+    assert verdict(expected, [2e-40, -1e-40, 1.0]).verdict == Verdict.POOR

@@ -13,9 +13,12 @@ import pytest
 
 import opset.evaluate
 from conformance.cases import positive_batches
-from harness.case import Action, Returns, TestCase
-from harness.judge import Judgement, judge
-from harness.run import Outcome, StepOutcome
+from harness.case import TestCase
+from harness.expectations import Returns
+from harness.judge import judge
+from harness.outcome import Outcome, StepOutcome
+from harness.steps import Action
+from harness.verdict import Judgement
 from nnhal.types import Array, ErrorStatus, OperationType
 from opset import OPSET
 from opset.graph import evaluate

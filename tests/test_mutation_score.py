@@ -15,7 +15,7 @@ from benchmarks.generic_faults import FAULTS, NO_ANSWER, Fault, answered, fitted
 from benchmarks.mutation_page import Pair, Scores, Tally, page, share
 from benchmarks.mutation_reasons import CONFORMING, EQUIVALENT, REASONS, UNREACHED
 from benchmarks.mutation_score import Work, drawn_batches, given, measure, right_answers, verdict_on
-from harness.judge import Judgement, Verdict
+from harness.verdict import Judgement, Verdict
 from nnhal.types import Array
 from opset import OPSET
 from opset.call import Call

@@ -179,6 +179,32 @@ def test_words_and_examples_are_there(definition: OperationDef) -> None:
     assert definition.doc.endswith(".")
 
 
+QUANTIZED_RESULTS = [(d, s) for d, s in SIGNATURES if any(s.row.types.get(r.name) in QUANTIZED for r in d.results)]
+
+
+@pytest.mark.parametrize(
+    ("definition", "signature"), QUANTIZED_RESULTS, ids=[f"{d.name}-{s.id}" for d, s in QUANTIZED_RESULTS]
+)
+def test_steps_said_to_be_moved_are_steps_of_inputs(definition: OperationDef, signature: Signature) -> None:
+    moves = 0
+    movable = definition.judging.moves and any(
+        signature.row.types.get(operand.name) in QUANTIZED for operand in signature.form.operands
+    )
+    for call in draws(definition, signature, 12):
+        results = run_call(call)
+        values = [argument.value for argument in call.inputs.values()]
+        given = [value.reshape(-1) for value in values if value is not None and value.dtype.kind in "iu"]
+        for name, allowed in allowance(call, results).items():
+            due, result = results[name].exact, call.results[name]
+            if result.type not in QUANTIZED or allowed.terms:
+                continue
+            moves += 1
+            # Padding, what is not found, and the end of a range that lies on a step.
+            ends = [result.zero_point + end / result.scale for end in (0, -1, 1, 6)]
+            assert np.isin(due[due % 1 == 0], np.concatenate([*given, [0.0], ends])).all()
+    assert bool(moves) == bool(movable), moves
+
+
 def test_the_record_stays_small() -> None:
     assert len(fields(OperationDef)) <= 16
 

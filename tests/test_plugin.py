@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from drivers.faulty import FAULTS
-from harness.case import load
+from harness.case_file import load
 from harness.record import read_run
 from tests.plugin_runs import (
     FAILED,

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.case import Origin, TestCase, seal
-from harness.judge import Cause, Judgement, Verdict, Worst
+from harness.case import Origin, TestCase
+from harness.case_file import seal
 from harness.record import FORMAT, Record, RecordFile, read_run, record_of, tally
+from harness.verdict import Cause, Judgement, Verdict, Worst
 from nnhal.errors import UsageError
 
 VERDICTS = ("PASS", "FAIL", "POOR", "CRASH", "HANG", "FLAKY", "INTERNAL", "NOT_SUPPORTED", "NOT_APPLICABLE")

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from conformance.cases import may_be_relaxed
-from harness.judge import Verdict, judge_output
+from harness.judge_output import judge_output
 from harness.make import expected_outputs
+from harness.verdict import Verdict
 from nnhal.operations import Signature
 from nnhal.types import FL1, FL2, FL3, FL4, FL8, Array, OperandType, info
 from opset.call import Call, int32_tensor, scalar

@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 
 from harness.batch import Batch, NotApplicableError
-from harness.case import Action, Expected, Origin, Rejects, Returns, Step, TestCase, Unspecified, load, seal
-from harness.judge import Cause, Judgement, Verdict, judge
+from harness.case import Origin, Step, TestCase
+from harness.case_file import load, seal
+from harness.expectations import Expected, Rejects, Returns, Unspecified
+from harness.judge import judge
 from harness.record import RecordFile, read_run
 from harness.repeat import HISTORY, SHORTENINGS, SHORTENINGS_OF_HANG, Repeated, chain, confirm
 from harness.run import run
 from harness.session import REPEATS, REPEATS_PER_KIND, SAVED_PER_KIND, Options, Session, driver_log, failure_text
+from harness.steps import Action
+from harness.verdict import Cause, Judgement, Verdict
 from harness.waivers import Waiver, Waivers
 from nnhal.buffers import read_inputs, write_outputs
 from nnhal.device import Device, ExecutionResult, PreparedModel, Traits
@@ -194,7 +198,7 @@ def test_a_chain_goes_on_behind_models_that_are_refused() -> None:
 
 
 def test_a_chain_is_saved_and_loaded(tmp_path: Path) -> None:
-    from harness.case import save
+    from harness.case_file import save
 
     chained = chain(CASES[:3])
     save(chained, tmp_path / "a.case")

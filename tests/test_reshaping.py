@@ -62,7 +62,7 @@ def test_second_opinion(definition: OperationDef, signature: Signature) -> None:
         shape, flat = by_loops(call)
         result = run_call(call)["output"].stored
         assert list(result.shape) == shape
-        assert result.reshape(-1).tolist() == flat
+        assert np.array_equal(result.reshape(-1), flat, equal_nan=True)
 
 
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)

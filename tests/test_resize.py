@@ -89,6 +89,8 @@ def by_matrices(call: Call) -> Array:
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_second_opinion(definition: OperationDef, signature: Signature) -> None:
     for call in draws(definition, signature, 40, "opinion"):
+        if not np.isfinite(call["input"].value).all():
+            continue  # a product with 0 says nothing of it
         result, due = run_call(call)["output"], by_matrices(call)
         np.testing.assert_allclose(first(result.exact, call), due, rtol=1e-11, atol=1e-11)
         if call["output"].type in QUANTIZED:
@@ -116,9 +118,9 @@ def by_onnx(call: Call) -> Array:
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_onnx_agrees(definition: OperationDef) -> None:
     compared = 0
-    for call in draws(definition, definition.signature("float32/by_shape/in6"), 40, "onnx"):
-        if call["output"].value.size > 60:  # it takes a millisecond an element
-            continue
+    for call in draws(definition, definition.signature("float32/by_shape/in6"), 60, "onnx"):
+        if call["output"].value.size > 60 or not np.isfinite(call["input"].value).all():
+            continue  # it takes a millisecond an element; and it multiplies by 0 where it takes nothing
         result = run_call(call)
         decided = np.isfinite(first(allowance(call, result)["output"].required, call))
         got, due = by_onnx(call), first(result["output"].exact, call)

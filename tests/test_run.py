@@ -10,21 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import harness.run
-from harness.case import (
-    Action,
-    Expectation,
-    Expected,
-    MayReject,
-    Origin,
-    Rejects,
-    Returns,
-    Step,
-    TestCase,
-    Unspecified,
-)
+import harness.executing
+from harness.case import Origin, Step, TestCase
+from harness.expectations import Expectation, Expected, MayReject, Rejects, Returns, Unspecified
 from harness.judge import judge
-from harness.run import Outcome, run
+from harness.outcome import Outcome
+from harness.run import run
+from harness.steps import Action
 from nnhal.buffers import read_inputs, write_outputs
 from nnhal.device import (
     Burst,
@@ -340,7 +332,7 @@ def test_the_status_of_a_notification_counts() -> None:
 
 
 def test_a_callback_that_never_comes_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness.run, "CALLBACK_SECONDS", 0.01)
+    monkeypatch.setattr(harness.executing, "CALLBACK_SECONDS", 0.01)
     case = case_of(QUERY, PREPARE, execute(mode=ExecutionMode.ASYNCHRONOUS))
     found = tried(Scripted(notify=None), case)
     assert (found.silent, found.at) == (0.01, 2)

@@ -12,11 +12,15 @@ import pytest
 from scipy import special, stats
 
 from harness import distribution
-from harness.case import Expected, Origin, Returns, TestCase, load, save, seal
+from harness.case import Origin, TestCase
+from harness.case_file import load, save, seal
+from harness.expectations import Expected, Returns
 from harness.isolation import IsolatedDriver
-from harness.judge import Cause, Verdict, judge, judge_output
+from harness.judge import judge
+from harness.judge_output import judge_output
 from harness.make import expected_outputs, positive_case
 from harness.run import run
+from harness.verdict import Cause, Verdict
 from nnhal.device import Device
 from nnhal.operations import Signature
 from nnhal.types import FL3, Array, OperandType

@@ -1,0 +1,22 @@
+"""The device: what it says of itself, and its support query."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.behaviour import batches
+from conformance.device import SCENARIOS
+from harness.batch import Batch
+from harness.plugin import check, parametrize
+from harness.session import Session
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item for each driver and scenario."""
+    option = metafunc.config.getoption
+    parametrize(metafunc, list(batches(SCENARIOS, option("profile"), option("seed"))))
+
+
+def test_device(batch_of_driver: tuple[Session, Batch]) -> None:
+    """A driver keeps the contract."""
+    check(batch_of_driver)
