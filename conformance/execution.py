@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conformance.behaviour import GF, Scenario, Vehicle, case, execute, prepared, refuses, with_outputs
-from conformance.cases import constants, drawn
+from conformance.cases import constants, drawn, origin
 from harness.batch import Batch, NotApplicableError
-from harness.case import Origin, Step, TestCase
+from harness.case import Step, TestCase
 from harness.case_file import seal
 from harness.expectations import Rejects, Returns
 from harness.make import describe
 from harness.steps import Action, Edit, Layout, Releasing, Running, Signalling, Thing
 from nnhal.model import is_known, is_tensor
+from nnhal.operations import Signature
 from nnhal.types import FL1, FL3, FL4, FL8, ExecutionMode, FeatureLevel
 from opset import OPSET
 from opset.definition import OperationDef
@@ -224,19 +225,22 @@ SCENARIOS = (
 )
 
 
+EACH = (ASYNC, BURST, FENCED, REUSABLE)
+
+
 def every_operation(seed: int) -> Iterator[Batch]:
     """Every signature once in each mode beside the synchronous one: results are those that are due in both."""
     for definition in OPSET.values():
-        for mode in (ASYNC, BURST, FENCED, REUSABLE):
-            yield _operation_in_mode(definition, mode, seed)
+        for signature in definition.signatures:
+            yield _each_mode(definition, signature, seed)
 
 
-def _operation_in_mode(definition: OperationDef, mode: ExecutionMode, seed: int) -> Batch:
-    batch = Origin(definition.name, "every", "modes", 0, WORDS[mode])
+def _each_mode(definition: OperationDef, signature: Signature, seed: int) -> Batch:
+    batch = replace(origin(definition, signature, "modes"), mode="each")
 
     def make(number: int) -> TestCase:
-        words = f"{seed}/{batch.batch}/{number}"
-        call = drawn(definition, definition.signatures[number], words)
+        mode, words = EACH[number], f"{seed}/{batch.batch}/{number}"
+        call = drawn(definition, signature, words)
         v = Vehicle(call, words, constants(call, number))
         if mode == FENCED and not all(is_known(o.dimensions) or not is_tensor(o.type) for o in v.outputs()):
             raise NotApplicableError("fenced executions need outputs whose size is known")
@@ -244,4 +248,4 @@ def _operation_in_mode(definition: OperationDef, mode: ExecutionMode, seed: int)
         made = case(steps, v, level=SINCE[mode], highest=UNTIL.get(mode), observe=("bits",))
         return seal(replace(made, origin=replace(batch, number=number, seed=words, detail=describe(call))))
 
-    return Batch(batch, tuple(range(len(definition.signatures))), make)
+    return Batch(batch, tuple(range(len(EACH))), make)

@@ -28,6 +28,7 @@ EACH, MOST = 12, 2000  # cases shown of a group; characters shown of a text
 FAILURE_BUDGET, OTHER_BUDGET = 1_200_000, 200_000
 GROUPS_SHOWN = 400
 SLOWEST = 15
+OBSERVATIONS = 40
 FEW = 20  # judged cases: fewer say little about a signature
 CHANGES_SHOWN, CASES_SHOWN = 200, 40  # lines of a kind of change; cases named of a line
 
@@ -56,6 +57,7 @@ CAUSES = {
     "TIMING": "times that contradict each other",
     "DIED": "the process ended",
     "SILENT": "no answer in time",
+    "INCONSISTENT": "two answers that must agree do not",
     "QUALITY": "poor arithmetic",
     "UNSUPPORTED": "the driver refuses the operation",
     "LEVEL": "above the driver's level",
@@ -131,7 +133,10 @@ def render(run: Run) -> str:
         name=driver_name(run),
         facts=_sections(run),
         matrix=tables.matrix(rows),
-        signatures=rows,
+        signatures=[row for row in rows if not row.behaviour],
+        behaviours=[row for row in rows if row.behaviour],
+        observations=tables.observations(records)[:OBSERVATIONS],
+        first_runs=tables.first_runs(records),
         shown_verdicts=[verdict for verdict in tables.ORDER if totals.tally[verdict] or verdict == "PASS"],
         unsupported=tables.unjudged(run, rows, tables.NOT_SUPPORTED),
         inapplicable=tables.unjudged(run, rows, tables.NOT_APPLICABLE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,6 +178,8 @@ class SignatureRow:
         ulp: largest observed error in units in the last place, for floats.
         compared: number of cases whose outputs were compared.
         masked: share of the compared elements that the specification leaves open, on average over the cases.
+        behaviour: it is no operation but a part of the contract, and a scenario.
+        owed: what the driver owes in the scenario.
     """
 
     operation: str
@@ -186,6 +189,8 @@ class SignatureRow:
     ulp: float | None = None
     compared: int = 0
     masked: float = 0.0
+    behaviour: bool = False
+    owed: str = ""
 
     @property
     def column(self) -> str:
@@ -266,6 +271,11 @@ def split_batch(batch: str) -> tuple[str, str]:
     return operation, rest.rsplit("-", 2)[0] if rest.count("-") >= 2 else rest
 
 
+def is_behaviour(batch: str) -> bool:
+    """Whether a batch is a scenario of how a driver behaves, and none of an operation."""
+    return batch.endswith("-behaviour")
+
+
 def missing(run: Run) -> Counter[tuple[str, str]]:
     """Number of cases that were selected and have no record, by operation and signature."""
     have = Counter(record.batch for record in run.records.values())
@@ -284,6 +294,8 @@ def signatures(run: Run) -> list[SignatureRow]:
         key = record.operation, record.signature
         row = rows.setdefault(key, SignatureRow(*key))
         row.tally.add(record)
+        if is_behaviour(record.batch):
+            row.behaviour, row.owed = True, record.detail.partition(";")[0]
         if real(record.error) is not None:
             row.compared += 1
             masked[key] += real(record.masked) or 0.0
@@ -291,18 +303,21 @@ def signatures(run: Run) -> list[SignatureRow]:
             row.ulp = largest((row.ulp, record.ulp))
     for key, count in missing(run).items():
         rows.setdefault(key, SignatureRow(*key)).tally.counts[NOT_RUN] += count
+    for batch in planned(run):
+        if is_behaviour(batch) and split_batch(batch) in rows:
+            rows[split_batch(batch)].behaviour = True
     for key, row in rows.items():
         row.masked = masked[key] / row.compared if row.compared else 0.0
     return [rows[key] for key in sorted(rows)]
 
 
 def matrix(rows: Iterable[SignatureRow]) -> Matrix:
-    """Sums the signatures up by operation and type."""
+    """Sums the signatures up by operation and type; behaviour is no operation."""
     cells: dict[tuple[str, str], Tally] = defaultdict(Tally)
     by_operation: dict[str, Tally] = defaultdict(Tally)
     by_column: dict[str, Tally] = defaultdict(Tally)
     total = Tally()
-    for row in rows:
+    for row in (row for row in rows if not row.behaviour):
         for tally in (cells[row.operation, row.column], by_operation[row.operation], by_column[row.column], total):
             tally.merge(row.tally)
     columns = tuple(name for name in COLUMNS if name in by_column)
@@ -400,6 +415,39 @@ def rules(records: Iterable[Record]) -> list[RuleRow]:
             if record.verdict in DRIVER_FAULTS:
                 row.causes[record.cause or record.verdict] += 1
     return [rows[key] for key in sorted(rows, key=lambda key: (-rows[key].tally.failed, key))]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What cases noted beside their verdict: one text of several that differ in numbers only."""
+
+    text: str
+    count: int
+    operations: tuple[str, ...]
+    example: str
+
+
+def observations(records: Iterable[Record]) -> list[Observation]:
+    """What the suite saw and does not judge, the commonest first."""
+    found: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+    for record in records:
+        for note in record.notes:
+            found[shape(note)].append((first_line(note, 300), record))
+    rows = []
+    for members in found.values():
+        names = tuple(sorted({record.operation for _, record in members}))
+        rows.append(Observation(members[0][0], len(members), names, members[0][1].id))
+    return sorted(rows, key=lambda row: (-row.count, row.text))
+
+
+def first_runs(records: Iterable[Record]) -> tuple[float, float, int] | None:
+    """How many times as long as later ones first executions took: median and largest, over so many cases."""
+    found = []
+    for record in records:
+        first, later = (real(record.numbers.get(name)) for name in ("first_run_seconds", "later_run_seconds"))
+        if first is not None and later:
+            found.append(first / later)
+    return (statistics.median(found), max(found), len(found)) if found else None
 
 
 def slowest(records: Iterable[Record], number: int) -> list[Record]:

@@ -56,6 +56,30 @@ def test_counts_add_up_to_what_was_selected_and_missing_cases_are_not_run(tmp_pa
     assert not totals.problems
 
 
+def test_behaviour_is_no_operation(tmp_path: Path) -> None:
+    rest = {"kind": "behaviour", "detail": "results are right; ADD of a: TENSOR_FLOAT32[3]"}
+    records = [*sound(), made(0, operation="EXECUTION", signature="at.once.sync", **rest)]
+    run = write_run(tmp_path, records, {"CACHING-save-sync-behaviour": 2})
+    rows = {row.operation: row for row in tables.signatures(run)}
+    assert {name for name, row in rows.items() if row.behaviour} == {"EXECUTION", "CACHING"}
+    assert rows["EXECUTION"].owed == "results are right"
+    assert rows["CACHING"].tally["NOT_RUN"] == 2
+    assert tables.matrix(rows.values()).operations == ("ADD",)
+
+
+def test_what_was_seen_is_summed_up(tmp_path: Path) -> None:
+    notes = [("the first took 3.5 times as long",), ("the first took 1.5 times as long", "bits differ"), ()]
+    times = [{"first_run_seconds": 0.7, "later_run_seconds": 0.2}, {"first_run_seconds": 0.3, "later_run_seconds": 0.2}]
+    records = [replace(made(n), notes=words) for n, words in enumerate(notes)]
+    records[:2] = [replace(record, numbers=found) for record, found in zip(records, times, strict=False)]
+    run = write_run(tmp_path, records)
+    found = tables.observations(run.records.values())
+    assert [(row.text, row.count) for row in found] == [("the first took 3.5 times as long", 2), ("bits differ", 1)]
+    assert found[0].operations == ("ADD",)
+    assert tables.first_runs(run.records.values()) == (pytest.approx(2.5), pytest.approx(3.5), 2)
+    assert tables.first_runs([]) is None
+
+
 def test_records_that_do_not_fit_the_plan_are_a_problem(tmp_path: Path) -> None:
     run = write_run(tmp_path, sound())
     run.records["x"] = made(9, operation="EXP")
