@@ -26,6 +26,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m opset.export --check
+	$(BIN)/python -m drivers._faults_page --check
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -172,7 +172,8 @@ def _batch(scenario: Scenario, count: int, seed: int) -> Batch:
         words = f"{seed}/{origin.batch}/{number}"
         chosen = vehicle(number, words, scenario.among)
         made = scenario.make(chosen)
-        detail = f"{scenario.text}; {chosen.call.definition.name} of {describe(chosen.call)}"
+        model = made.origin.detail or f"{chosen.call.definition.name} of {describe(chosen.call)}"
+        detail = f"{scenario.text}; {model}"
         return seal(replace(made, origin=replace(origin, number=number, seed=words, detail=detail)))
 
     return Batch(origin, tuple(range(count)), make)
@@ -186,6 +187,7 @@ def case(
     highest: FeatureLevel | None = None,
     needs: tuple[str, ...] = (),
     observe: tuple[str, ...] = (),
+    detail: str = "",
 ) -> TestCase:
     """A case of these steps on the vehicles' models, or on the models given.
 
@@ -197,10 +199,11 @@ def case(
         highest: the highest that has it.
         needs: traits.
         observe: what the record is to say beside the verdict.
+        detail: the models in words, where the vehicle's own are not right.
     """
     used = tuple(models) or tuple(v.model for v in vehicles)
     lowest = max([level, *(v.level for v in vehicles)])
-    nothing = Origin("", "", "", 0)
+    nothing = Origin("", "", "", 0, detail=detail)
     return TestCase(nothing, used, tuple(steps), FeatureLevel(lowest), highest=highest, needs=needs, observe=observe)
 
 

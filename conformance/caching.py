@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance.behaviour import GF, IA, MISSED, Scenario, Vehicle, case, execute, refuses
 from conformance.execution import ASYNC, BURST, FENCED, REUSABLE, SINCE, UNTIL, WORDS
-from conformance.sketch import FLOAT, Sketch, Sketched, quarters, with_constants_in_pools
+from conformance.sketch import FLOAT, Sketch, Sketched, quarters, with_constants_in_pools, words_of
 from harness.case import Step, TestCase
 from harness.expectations import Expectation, Returns, Unspecified
 from harness.steps import SECOND, Action, Preparation, Releasing, Tampering, Thing
@@ -204,7 +204,8 @@ def _of_size(name: str, make: Callable[[], Sketched]) -> Scenario:
             for change in ("flip", "truncate"):
                 steps += [_tamper(change, place=place), _load(slot=2, expect=_refused(IN_PIECES)), _tamper("restore")]
         steps += [_load(), made.execute(slot=LOADED), Step(Action.RESTART), _load(), made.execute(slot=LOADED)]
-        return case(steps, models=(made.model,), level=FeatureLevel(max(FL3, made.level)), needs=NEEDS)
+        level, words = FeatureLevel(max(FL3, made.level)), words_of(made.model)
+        return case(steps, models=(made.model,), level=level, needs=NEEDS, detail=words)
 
     return Scenario(TOPIC, f"size.{name}", cached, "caches of small and large models", "C1", once=True)
 
@@ -213,8 +214,8 @@ def _pool_constants(v: Vehicle) -> TestCase:
     """A model whose constants lie in pools: the cache holds them, also when the pools are gone."""
     model, how = with_constants_in_pools(v.model, 2), Preparation(pools="ashmem")
     saves = Preparation(cache=0, token=TOKEN, pools="ashmem")
-    steps = [Step(Action.QUERY, how=how), Step(Action.PREPARE, how=saves), execute(v), _load(), execute(v, slot=LOADED)]
-    steps += [Step(Action.RESTART), _load(), execute(v, slot=LOADED)]
+    steps = [Step(Action.QUERY, how=how), Step(Action.PREPARE, how=saves), execute(v), Step(Action.RESTART), _load()]
+    steps.append(execute(v, slot=LOADED))
     return case(steps, v, models=(model,), level=FL3, needs=NEEDS)
 
 
@@ -396,6 +397,18 @@ def _changed_while_loading(change: str) -> Scenario:
     return Scenario(TOPIC, f"changed.while.loading.{change}", make, text)
 
 
+def _changed_after_loading(change: str) -> Scenario:
+    """What was loaded was checked: what becomes of the files afterwards is none of its business."""
+
+    def make(v: Vehicle) -> TestCase:
+        steps = [_query(1), *_saved(), _save(1, 1), _load(), _tamper(change, other=1)]
+        steps += [execute(v, slot=LOADED), execute(v.rolled(1), slot=LOADED)]
+        return _case([*steps, *_whole(v)], v, v.other(1))
+
+    text = "files that change after they were loaded change no result"
+    return Scenario(TOPIC, f"changed.after.loading.{change}", make, text)
+
+
 def _scenarios() -> Iterator[Scenario]:
     yield Scenario(TOPIC, "save.and.load", _save_and_load, "what was saved can be loaded and works")
     yield from (_loaded_in_mode(mode) for mode in (ASYNC, BURST, FENCED, REUSABLE))
@@ -403,9 +416,9 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario(TOPIC, "overwritten", _overwritten, "saving leaves nothing of what the files held before", "C1")
     yield Scenario(TOPIC, "zero.token", _zero_token, "a token of zeros is a token", "C1")
     yield Scenario(TOPIC, "several", _several, "several caches do not get mixed up")
-    yield Scenario(TOPIC, "restart", _restarted, "a cache outlives the driver's process", "C1")
+    yield Scenario(TOPIC, "restart", _restarted, "a cache outlives the driver's process", "C1", once=True)
     yield Scenario(TOPIC, "deadline", _deadlines, "loading meets its deadline or says that it does not")
-    yield Scenario(TOPIC, "pool.constants", _pool_constants, "constants in pools are saved with the model")
+    yield Scenario(TOPIC, "pool.constants", _pool_constants, "constants in pools are saved, too", once=True)
     yield _of_size("ten", lambda: _chain(10))
     yield _of_size("hundred", lambda: _chain(100))
     yield _of_size("megabyte", lambda: _weights(512))
@@ -437,6 +450,8 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario(TOPIC, "saves.at.once", _saves_at_once, "models are saved into the same files at once")
     yield _changed_while_loading("replace")
     yield _changed_while_loading("flip")
+    for change in ("replace", "garbage", "empty"):
+        yield _changed_after_loading(change)
 
 
 SCENARIOS = tuple(_scenarios())

@@ -134,13 +134,18 @@ def _after_error(mode: ExecutionMode) -> Scenario:
 
 
 def _burst_reused(v: Vehicle) -> TestCase:
-    """One burst for many executions, with memory that is kept, forgotten, and not kept."""
+    """One burst for many executions, with memory that is kept, let go, and not kept.
+
+    A token stands for one memory until it is released: then, and only then, it may be given to another one.
+    """
     steps = [*prepared(), Step(Action.OPEN_BURST, slot=0), Step(Action.OPEN_BURST, slot=1)]
-    keep = Layout()
     pools = 2 if v.inputs else 1
-    for tokens in (tuple(range(7, 7 + pools)), None, tuple(range(7, 7 + pools)), tuple(range(20, 20 + pools))):
-        steps.append(execute(v, mode=BURST, how=Running(uses=0, tokens=tokens, layout=keep)))
-        steps.append(execute(v.rolled(1), mode=BURST, how=Running(uses=1)))
+    for n, tokens in enumerate((range(7, 7 + pools), None, range(7, 7 + pools), None, range(20, 20 + pools))):
+        kept = None if tokens is None else tuple(tokens)
+        how = Running(uses=0, tokens=kept, layout=Layout())
+        steps += [execute(v.rolled(n), mode=BURST, how=how), execute(v.rolled(1), mode=BURST, how=Running(uses=1))]
+        for token in kept or ():
+            steps.append(Step(Action.FORGET, slot=0, how=Releasing(Thing.BURST, token)))
     forgets = [Step(Action.FORGET, slot=0, how=Releasing(Thing.BURST, token)) for token in (7, 7, 12345, 0)]
     steps += [*forgets, execute(v, mode=BURST, how=Running(uses=0))]
     steps += [Step(Action.RELEASE, slot=0, how=Releasing(Thing.BURST)), execute(v), execute(v, mode=BURST)]
@@ -166,6 +171,28 @@ def _fence_first(v: Vehicle) -> TestCase:
     early = refuses("H8", "the report is asked for before the execution could begin", GF)
     steps += [Step(Action.ASK, 0, early, FENCED, slot=0), Step(Action.SIGNAL, slot=9, how=Signalling())]
     return case([*steps, Step(Action.WAIT, 0, v.returns, FENCED, slot=0), execute(v)], v, level=FL4)
+
+
+def _fence_both(v: Vehicle) -> TestCase:
+    """A fenced execution waits for all of its fences, whichever of them is signalled first.
+
+    Others, launched later, which wait for the one that is signalled, give a driver that does not wait the time to be
+    done too early.
+    """
+    steps = [*prepared()]
+    early = refuses("H8", "the report is asked for while one of two fences is not signalled", GF)
+    launch = Action.LAUNCH
+    for n, (first, second) in enumerate(((8, 9), (9, 8))):
+        steps += [Step(Action.FENCE, slot=8), Step(Action.FENCE, slot=9)]
+        steps.append(Step(Action.SIGNAL, slot=first, how=Signalling()))
+        for slot, waits in ((n, (8, 9)), (5, (first,)), (6, (first, 5))):
+            how = Running(waits=waits)
+            steps.append(execute(v.rolled(n), mode=FENCED, how=how, slot=slot, action=launch, expect=Returns()))
+        steps += [Step(Action.WAIT, 0, v.rolled(n).returns, FENCED, slot=slot) for slot in (5, 6)]
+        steps += [execute(v), Step(Action.ASK, 0, early, FENCED, slot=n)]
+        steps.append(Step(Action.SIGNAL, slot=second, how=Signalling()))
+        steps.append(Step(Action.WAIT, 0, v.rolled(n).returns, FENCED, slot=n))
+    return case(steps, v, level=FL4)
 
 
 def _fence_chain(v: Vehicle) -> TestCase:
@@ -219,6 +246,7 @@ SCENARIOS = (
     Scenario(TOPIC, "burst.reused", _burst_reused, "a burst runs many requests and forgets memory", mode="burst"),
     Scenario(TOPIC, "reusable.again", _reusable_again, "a reusable execution runs many times", mode="reusable"),
     Scenario(TOPIC, "fence.first", _fence_first, "a fenced execution waits for its fence", mode="fenced"),
+    Scenario(TOPIC, "fence.both", _fence_both, "a fenced execution waits for all of its fences", "H8", mode="fenced"),
     Scenario(TOPIC, "fence.chain", _fence_chain, "fenced executions wait for one another", mode="fenced"),
     Scenario(TOPIC, "fence.error", _fence_in_error, "a fence in error is passed on", "H8", mode="fenced"),
     Scenario(TOPIC, "fenced.unknown.output", _fenced_unknown_output, "refused", "R7", mode="fenced"),

@@ -372,9 +372,10 @@ def _sample_prefixes(v: Vehicle) -> TestCase:
         parts = Parts(prefix, SAMPLE)
         due = _upper_of_product(parts, *_ordinary(v))
         made.append((parts, due, parts.model([(UNKNOWN, other), (SAMPLE, prefix)])))
-    steps = [step for number in range(3) for step in prepared(number)]
-    steps += [_run(made[0][0], made[0][1])]
-    same = Agrees(6, (Agreement(0, np.zeros(SHAPE)),), "the prefix that a model chooses for an extension means nothing")
+    text = "the prefix that a model chooses for an extension means nothing"
+    steps = [Step(Action.QUERY, 0), *(Step(Action.QUERY, n, Supports(step=0, alike=True, text=text)) for n in (1, 2))]
+    steps += [*(Step(Action.PREPARE, number) for number in range(3)), _run(made[0][0], made[0][1])]
+    same = Agrees(6, (Agreement(0, np.zeros(SHAPE)),), text)
     steps += [Step(Action.EXECUTE, n, same, inputs=tuple(made[n][0].inputs)) for n in (1, 2)]
     return _sample(steps, *(model for _, _, model in made))
 

@@ -117,7 +117,7 @@ def _loops(model: Model, operation: Operation) -> Iterator[Change]:
         ("of unknown rank", {"dimensions": ()}),
         ("an INT32 tensor", {"type": OperandType.TENSOR_INT32}),
     ):
-        other = _operand_replaced(condition, result, replace(condition.operands[result], **fields))  # type: ignore[arg-type]
+        other = _operand_replaced(condition, result, replace(condition.operands[result], **fields))
         yield f"the condition of the loop is {words}", partial(_with_graph, model, number, other)
     for index in operation.inputs[2:]:
         shape = model.main.operands[index].dimensions

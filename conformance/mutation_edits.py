@@ -67,9 +67,7 @@ def in_pool(model: Model, index: int) -> Model:
     place = operand.location
     pool = SharedMemory.create(place.length)
     pool.view()[:] = model.operand_values[place.offset : place.offset + place.length]
-    moved = replace(
-        operand, lifetime=LIFE.CONSTANT_REFERENCE, location=DataLocation(len(model.pools), 0, place.length)
-    )
+    moved = replace(operand, lifetime=LIFE.CONSTANT_REFERENCE, location=DataLocation(len(model.pools), 0, place.length))
     return replace(with_operand(model, index, moved), pools=(*model.pools, pool))
 
 

@@ -29,7 +29,6 @@ from nnhal.model import (
     Operand,
     Operation,
     Subgraph,
-    count_consumers,
 )
 from nnhal.types import (
     FL3,
@@ -124,6 +123,14 @@ def operation_type(model: Model, level: FeatureLevel) -> Iterator[Change]:
             yield change, partial(with_operation, model, number, replace(operation, type=code))
 
 
+def negative_code(model: Model, level: FeatureLevel) -> Iterator[Change]:
+    """Codes below 0, which have been those of no extension since level 5."""
+    for number, operation in enumerate(model.main.operations):
+        for code in (-1, -(2**31)):
+            change = f"code of operation {number} is {code}"
+            yield change, partial(with_operation, model, number, replace(operation, type=code))
+
+
 def rewritten(rewrite: Callable[[Model, Operation], Iterator[tuple[str, Operation]]]) -> Changes:
     """Changes of the index lists of single operations."""
 
@@ -185,7 +192,10 @@ def operand_counts(model: Model, operation: Operation) -> Iterator[tuple[str, Op
     yield "has no outputs", replace(operation, outputs=())
     yield "has neither inputs nor outputs", replace(operation, inputs=(), outputs=())
     yield "has its inputs twice", replace(operation, inputs=operation.inputs * 2)
-    yield "has its last input 1000 times", replace(operation, inputs=operation.inputs[:-1] + operation.inputs[-1:] * 1000)
+    yield (
+        "has its last input 1000 times",
+        replace(operation, inputs=operation.inputs[:-1] + operation.inputs[-1:] * 1000),
+    )
     yield "has the first operand 1000 times as input", replace(operation, inputs=(0,) * 1000)
 
 

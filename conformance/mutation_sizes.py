@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from conformance.behaviour import Scenario, Vehicle, case, refuses
+from conformance.mutation_graphs import ring_of_additions
+from harness.case import Step, TestCase
+from harness.expectations import Rejects, Returns
+from harness.steps import Action
 from nnhal.model import (
     DataLocation,
     ExtensionNameAndPrefix,
@@ -14,12 +19,13 @@ from nnhal.model import (
     Subgraph,
     count_consumers,
 )
-from nnhal.types import FL1, FL3, FL4, FeatureLevel, OperandLifeTime, OperandType, OperationType
+from nnhal.types import FL1, FL3, FL4, ErrorStatus, FeatureLevel, OperandLifeTime, OperandType, OperationType
 
 LIFE = OperandLifeTime
 FLOAT = Operand(OperandType.TENSOR_FLOAT32, (2,))
 INPUT, OUTPUT = replace(FLOAT, lifetime=LIFE.SUBGRAPH_INPUT), replace(FLOAT, lifetime=LIFE.SUBGRAPH_OUTPUT)
 LARGEST = 2**31 - 1
+EXHAUSTED = (ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT, ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Large:
         name: for case ids, with dots between words.
         text: what is large, and what is wrong where something is.
         make: the model of a size.
-        sizes: in `ci` and `quick`, and in the longer profiles.
+        size: of the large one.
         rule: label of the rule that it breaks; empty for a valid one.
         level: the lowest that knows what is in it.
     """
@@ -38,7 +44,7 @@ class Large:
     name: str
     text: str
     make: Callable[[int], Model]
-    sizes: tuple[int, int]
+    size: int
     rule: str = ""
     level: FeatureLevel = FL1
 
@@ -180,9 +186,7 @@ def nested_too_far(depth: int) -> Model:
     return replace(model, referenced=(*model.referenced[:-1], _choice(depth, depth)))
 
 
-MANY, ROWS = (100_000, 300_000), (30_000, 32_000)
-STEPS, DEPTH = (20_000, 60_000), (3_000, 30_000)
-BITS = (32, 64)
+MANY, STEPS, ROWS, DEPTH = 100_000, 10_000, 30_000, 2_000
 LARGE: tuple[Large, ...] = (
     Large("chain", "a valid chain of many operations", chain, STEPS),
     Large("chain.backwards", "operations in the opposite order", chain_backwards, STEPS, "G18"),
@@ -195,8 +199,8 @@ LARGE: tuple[Large, ...] = (
     Large("listed.again", "an input is listed many times", indexes_repeated, MANY, "G13"),
     Large("read.again", "an operation reads one operand many times", read_many_times, MANY, "RELU.SIGNATURE"),
     Large("dimensions", "a constant of many dimensions, each of the largest size", huge_constant, MANY, "G9"),
-    Large("wrap.32", "a constant whose bytes are right in 32 bits alone", lambda n: wrapping_constant(32), BITS, "G9"),
-    Large("wrap.64", "a constant whose bytes are right in 64 bits alone", lambda n: wrapping_constant(64), BITS, "G9"),
+    Large("wrap.32", "a constant whose bytes are right in 32 bits alone", wrapping_constant, 32, "G9"),
+    Large("wrap.64", "a constant whose bytes are right in 64 bits alone", wrapping_constant, 64, "G9"),
     Large("extensions", "a valid extension table of many rows", extension_table, ROWS, level=FL3),
     Large("extensions.twice", "a long extension table with one name twice", extension_twice, ROWS, "G22", FL3),
     Large("extension.name", "a long extension name that ends wrongly", extension_name, MANY, "G22", FL3),
@@ -204,3 +208,31 @@ LARGE: tuple[Large, ...] = (
     Large("nested.circle", "graphs in graphs, very deep, in a circle", nested_in_a_circle, DEPTH, "G24", FL4),
     Large("nested.end", "the innermost of many graphs refers to none", nested_too_far, DEPTH, "G10", FL4),
 )  # fmt: skip
+
+
+def _scenario(large: Large) -> Scenario:
+    def make(v: Vehicle) -> TestCase:
+        model = large.make(large.size)
+        if not large.rule:
+            steps = [Step(Action.QUERY, 0, Returns(unless=EXHAUSTED))]
+            return case(steps, models=(model,), level=large.level)
+        twin = (Step(Action.QUERY, 1), Step(Action.PREPARE, 1))
+        query = refuses(large.rule, f"{large.text} (size {large.size})")
+        prepare = Rejects((), query.rule, query.text) if large.name == "ring" else query
+        steps = [*twin, Step(Action.QUERY, 0, query), Step(Action.PREPARE, 0, prepare), Step(Action.QUERY, 1)]
+        return case(steps, models=(model, chain(1)), level=large.level)
+
+    return Scenario("VALIDATION", f"large.{large.name}", make, large.text, large.rule, once=True)
+
+
+def _ring_of_additions(v: Vehicle) -> TestCase:
+    """The ring that the public tests try: preparation may refuse it with any status."""
+    query = refuses("G18", "three additions in a ring")
+    steps = [Step(Action.QUERY, 0, query), Step(Action.PREPARE, 0, Rejects((), query.rule, query.text))]
+    return case([Step(Action.QUERY, 1), *steps, Step(Action.QUERY, 1)], models=(ring_of_additions(), chain(1)))
+
+
+SCENARIOS = (
+    *(_scenario(large) for large in LARGE),
+    Scenario("VALIDATION", "ring.of.additions", _ring_of_additions, "three additions in a ring", "G18", once=True),
+)

@@ -120,13 +120,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("own-result", "an operation reads what it writes itself", graphs.rewritten(graphs.own_result)),
     Mutation("same-result", "an operation writes one operand twice", graphs.rewritten(graphs.same_result)),
     Mutation("circle", "two operations read one another's results", graphs.circle),
-    Mutation("operand-counts", "an operation has far too few or too many operands", graphs.rewritten(graphs.operand_counts)),
+    Mutation("operand-counts", "an operation has too few or many operands", graphs.rewritten(graphs.operand_counts)),
     Mutation("pool-constant", "a constant lies outside its pool, or is too short", operands.pool_constant),
     Mutation("constant-dimensions", "a constant's dimensions do not give its length", operands.constant_dimensions),
     Mutation("signed-numbers", "a number is below 0 or beyond 31 bits", operands.signed_numbers, FL5),
     Mutation("negative-index", "an operation has an index below 0", graphs.rewritten(graphs.negative_index), FL5),
     Mutation("negative-listed", "the lists have an index below 0", graphs.negative_listed, FL5),
     Mutation("graph-circle", "referenced graphs refer to one another", flow.graph_circle, FL4),
+    Mutation("negative-code", "an operation's code is below 0", graphs.negative_code, FL5),
     Mutation("bad-graph", "a referenced graph is wrong", flow.bad_graph, FL4),
 )  # fmt: skip
 

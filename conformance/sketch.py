@@ -23,6 +23,7 @@ from opset.tracking import certain, track_graph
 INPUT, OUTPUT = OperandLifeTime.SUBGRAPH_INPUT, OperandLifeTime.SUBGRAPH_OUTPUT
 TEMPORARY, CONSTANT = OperandLifeTime.TEMPORARY_VARIABLE, OperandLifeTime.CONSTANT_COPY
 FLOAT = OperandType.TENSOR_FLOAT32
+MOST_NAMED = 4  # operations of a model that are named in messages
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,26 @@ def due_of(model: Model, inputs: Sequence[Argument]) -> Returns:
 def operands_of(model: Model, lifetime: OperandLifeTime) -> list[int]:
     """Indexes of the tensors of a lifetime."""
     return [i for i, o in enumerate(model.main.operands) if o.lifetime == lifetime and is_tensor(o.type)]
+
+
+def words_of(*models: Model) -> str:
+    """Models in words: their operations in order, and what goes in and comes out."""
+    return "; ".join(dict.fromkeys(_words(model) for model in models))
+
+
+def _words(model: Model) -> str:
+    main = model.main
+    names = [OperationType(operation.type).name for operation in main.operations]
+    if len(names) > MOST_NAMED:
+        names = [names[0], f"{len(names) - 2} more", names[-1]]
+    inputs, outputs = (
+        ", ".join(_describe(main.operands[i]) for i in indexes) for indexes in (main.input_indexes, main.output_indexes)
+    )
+    return f"{', '.join(names)}: {inputs} to {outputs}"
+
+
+def _describe(operand: Operand) -> str:
+    return f"{OperandType(operand.type).name}{list(operand.dimensions)}".replace(" ", "")
 
 
 def with_constants_in_pools(model: Model, pools: int = 1) -> Model:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.cases import negative_batches
+from conformance.behaviour import batches
+from conformance.mutation_sizes import SCENARIOS
+from conformance.negative import negative_batches
 from harness.batch import Batch
 from harness.plugin import check, parametrize
 from harness.session import Session
@@ -13,7 +15,8 @@ from harness.session import Session
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One item for each driver and batch."""
     option = metafunc.config.getoption
-    parametrize(metafunc, list(negative_batches(option("profile"), option("seed"))))
+    profile, seed = option("profile"), option("seed")
+    parametrize(metafunc, [*negative_batches(profile, seed), *batches(SCENARIOS, profile, seed)])
 
 
 def test_rule(batch_of_driver: tuple[Session, Batch]) -> None:

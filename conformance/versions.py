@@ -92,8 +92,8 @@ def _level_batches(level: FeatureLevel, profile: str, seed: int) -> Iterator[Bat
     added = newcomers(level)
     if not added:
         return
-    refused = Origin(TOPIC, f"refused.below.{level.version}", "versions", 0, rule="VERSION")
-    accepted = Origin(TOPIC, f"accepted.from.{level.version}", "versions", 0)
+    refused = Origin(TOPIC, f"refused.below.{level.version}", "behaviour", 0, rule="VERSION")
+    accepted = Origin(TOPIC, f"accepted.from.{level.version}", "behaviour", 0)
 
     def make_refused(number: int) -> TestCase:
         words = f"{seed}/{refused.batch}/{number}"

@@ -37,7 +37,8 @@ from nnhal.model import Model, Request
 from nnhal.types import DeviceStatus, DeviceType, ErrorStatus, ExecutionMode
 
 if TYPE_CHECKING:
-    from drivers._faults_wrapping import FaultyBuffer, FaultyPreparedModel
+    from drivers._faults_running import FaultyPreparedModel
+    from drivers._faults_wrapping import FaultyBuffer
 
 SYNC, ASYNC, BURST, FENCED, REUSABLE = (
     ExecutionMode.SYNCHRONOUS,
@@ -234,6 +235,7 @@ class Fault:
     launch: Callable[[Run, Callable[[], Fenced]], Fenced] | None = None
     forget: Callable[[State, int, Callable[[], None]], None] | None = None
     close: Callable[[State, Callable[[], None]], None] | None = None
+    end: Callable[[State, Callable[[], None]], None] | None = None  # of a burst
     allocate: Callable[[Allocating, Callable[[], Buffer]], Buffer] | None = None
     copy_to: Callable[[CopyingBuffer, Callable[[], None]], None] | None = None
     copy_from: Callable[[CopyingBuffer, Callable[[], None]], None] | None = None

@@ -55,7 +55,7 @@ def _first(**numbers: float) -> Callable[[State, Capabilities], Capabilities]:
 
 
 def _number(name: str, numbers: PerformanceInfo) -> Callable[[State, Capabilities], Capabilities]:
-    return lambda state, answer: replace(answer, **{name: numbers})
+    return lambda state, answer: replace(answer, **{name: numbers})  # type: ignore[arg-type]
 
 
 def _wearing(state: State, answer: Capabilities) -> Capabilities:
@@ -156,10 +156,6 @@ FAULTS: Faults = {
         "says NaN for a performance", "FAIL", "MALFORMED", CAPABILITIES, POSITIVE, SANE,
         capabilities=_first(exec_time=math.nan),
     ),
-    "capabilities.infinite": Fault(
-        "says infinity for a performance", "FAIL", "MALFORMED", CAPABILITIES,
-        "what a device does not list has the performance FLT_MAX", SANE, capabilities=_first(exec_time=math.inf),
-    ),
     "capabilities.relaxed": Fault(
         "says 0 for relaxed float32 tensors", "FAIL", "MALFORMED", CAPABILITIES,
         "there are numbers above 0 for relaxed float32, scalars and tensors", SANE,
@@ -189,6 +185,11 @@ FAULTS: Faults = {
     "capabilities.subgraph": Fault(
         "lists the operand type SUBGRAPH", "FAIL", "MALFORMED", CAPABILITIES, "SUBGRAPH is not listed", SANE,
         capabilities=_rows(lambda rows: rows.append(OperandPerformance(OperandType.SUBGRAPH, QUICK))),
+    ),
+    "capabilities.unknown": Fault(
+        "lists an operand type that there is none of", "FAIL", "MALFORMED", CAPABILITIES,
+        "operand types of the capabilities are known to the device's version", SANE,
+        capabilities=_rows(lambda rows: rows.append(OperandPerformance(cast(OperandType, 77), QUICK))),
     ),
     "capabilities.wearing": Fault(
         "becomes slower with every question", "FAIL", "INCONSISTENT", CAPABILITIES, THE_SAME, SANE,

@@ -17,6 +17,7 @@ from framework.planning import Planner
 from framework.prepared import FrameworkPreparedModel
 from framework.running import check_deadline
 from framework.submodel import Cut
+from nnhal.capabilities import listed_types
 from nnhal.device import (
     DEFAULT_COMPILATION,
     Buffer,
@@ -33,7 +34,7 @@ from nnhal.device import (
 )
 from nnhal.errors import DriverError, UncleanError, invalid
 from nnhal.model import Model
-from nnhal.types import DeviceType, ErrorStatus, ExecutionMode
+from nnhal.types import DeviceType, ErrorStatus, ExecutionMode, FeatureLevel
 from nnhal.validate import validate_compilation, validate_model
 from nnhal.vlog import vlog
 
@@ -106,7 +107,7 @@ class Framework(Device):
         return "framework of " + ", ".join(f"{member.name} ({member.version})" for member in self.members)
 
     def get_capabilities(self) -> Capabilities:
-        return best([member.capabilities for member in self.members])
+        return best([member.capabilities for member in self.members], self.feature_level)
 
     def get_supported_extensions(self) -> tuple[Extension, ...]:
         found: dict[str, Extension] = {}
@@ -243,8 +244,9 @@ def _log(event: Event) -> None:
     vlog("manager", event.text)
 
 
-def best(capabilities: Sequence[Capabilities]) -> Capabilities:
-    """For each figure the smallest of several devices: an operation goes where it costs least."""
+def best(capabilities: Sequence[Capabilities], level: FeatureLevel) -> Capabilities:
+    """For each figure that a level knows the smallest of several devices: an operation goes where it costs least."""
+    known = listed_types(level)
 
     def least(figures: Sequence[PerformanceInfo]) -> PerformanceInfo:
         return PerformanceInfo(min(f.exec_time for f in figures), min(f.power_usage for f in figures))
@@ -252,6 +254,8 @@ def best(capabilities: Sequence[Capabilities]) -> Capabilities:
     by_type: dict[int, list[OperandPerformance]] = {}
     for one in capabilities:
         for entry in one.operand_performance:
+            if entry.type not in known:
+                continue
             by_type.setdefault(int(entry.type), []).append(entry)
     return Capabilities(
         tuple(OperandPerformance(by_type[k][0].type, least([e.info for e in by_type[k]])) for k in sorted(by_type)),

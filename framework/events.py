@@ -20,6 +20,7 @@ class EventKind(str, Enum):
     PREPARED = "prepared"  # a model, as the plan says
     PREPARATION_FELL_BACK = "preparation fell back"  # the whole model went to the CPU
     EXECUTION_FELL_BACK = "execution fell back"  # the CPU ran the whole model for one execution
+    BEYOND_PARTS = "beyond parts"  # the CPU ran the whole model, since a value could not go from one part to the next
     OVERRUN = "overrun"  # a device wrote outside its places in the memory between parts
     LOST = "lost"  # a device died, fell silent, or raised what is no answer
 

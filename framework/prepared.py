@@ -99,10 +99,10 @@ class FrameworkPreparedModel(PreparedModel):
                 self.compilation, self._reserve, request, config, deadline, call or self.plain, self.report
             ).run()
         except DeviceFailedError as failure:
-            return self.run_on_cpu(request, config, deadline, failure.part.member, failure.error)
+            return self.run_on_cpu(request, config, deadline, failure)
 
     def run_on_cpu(
-        self, request: Request, config: ExecutionConfig, deadline: int | None, failed: Member, error: DriverError
+        self, request: Request, config: ExecutionConfig, deadline: int | None, failure: DeviceFailedError
     ) -> ExecutionResult:
         """Runs the whole model on the CPU, for one execution, after a device failed.
 
@@ -110,11 +110,12 @@ class FrameworkPreparedModel(PreparedModel):
             DriverError: the device's, where the CPU cannot help; or the CPU's own.
         """
         if any(isinstance(pool, BufferToken) for pool in request.pools):
-            raise error  # what is in the device's memory only the device can reach
-        whole = self._whole_on_cpu(error)
-        text = f"{failed.name} answered {error} to an execution; the CPU ran the whole model"
-        self.report(Event(EventKind.EXECUTION_FELL_BACK, failed.name, text, whole.plan))
-        return Job(whole, Reserve(whole), request, config, deadline, self.plain, self.report).run()
+            raise failure.error  # what is in the device's memory only the device can reach
+        whole = self._whole_on_cpu(failure.error)
+        result = Job(whole, Reserve(whole), request, config, deadline, self.plain, self.report).run()
+        text = f"{failure.text}; the CPU ran the whole model"
+        self.report(Event(failure.kind, failure.part.member.name, text, whole.plan))
+        return result
 
     def _whole_on_cpu(self, error: DriverError) -> Compilation:
         if self._on_cpu is None:

@@ -40,12 +40,21 @@ class Call(Protocol):
 
 
 class DeviceFailedError(Exception):
-    """A part failed in a way that the CPU may make good; `error` is what the device answered."""
+    """A part failed in a way that the CPU may make good.
 
-    def __init__(self, part: Compiled, error: DriverError) -> None:
+    Args:
+        part: whose device it was.
+        error: what the client gets where there is no CPU.
+        answered: the error is the device's own answer, and not a limit of what goes between parts.
+    """
+
+    def __init__(self, part: Compiled, error: DriverError, *, answered: bool = True) -> None:
         super().__init__(str(error))
         self.part = part
         self.error = error
+        name = part.member.name
+        self.kind = EventKind.EXECUTION_FELL_BACK if answered else EventKind.BEYOND_PARTS
+        self.text = f"{name} answered {error} to an execution" if answered else f"behind {name}, {error.message}"
 
 
 @dataclass
@@ -122,8 +131,8 @@ class Job:
                 self._note(part, result)
                 return
             self._grow(part, result.output_shapes)
-        text = f"the results of {part.member.name} had no room after {ATTEMPTS} attempts"
-        raise DeviceFailedError(part, DriverError(ErrorStatus.GENERAL_FAILURE, text))
+        text = f"the results had no room after {ATTEMPTS} attempts"
+        raise _limit(part, text)
 
     def _room(self, part: Compiled, index: int, pool: SharedMemory | None) -> Held:
         """Memory of our own for a value: reserved beforehand, or made now."""
@@ -175,7 +184,7 @@ class Job:
             tensor = is_tensor(self.compilation.model.main.operands[index].type)
             if 0 in shape and index in self._read_later(part):
                 text = f"operand {index} came out with dimensions {list(shape)}: no part can take it in"
-                raise DeviceFailedError(part, DriverError(ErrorStatus.GENERAL_FAILURE, text))
+                raise _limit(part, text)
             length = self._size(index, shape) or held.argument.location.length
             place = replace(held.argument.location, length=length, padding=0)
             self._held[index] = Held(held.pool, RequestArgument(place, shape if tensor else ()))
@@ -228,7 +237,7 @@ class Job:
                 length = FIRST_GUESS
             if length > LARGEST:
                 text = f"operand {index} would need {length} bytes"
-                raise DeviceFailedError(part, DriverError(ErrorStatus.RESOURCE_EXHAUSTED_PERSISTENT, text))
+                raise _limit(part, text)
             self._held[index] = _own(length)
         if not grown:
             self._nonsense(part, "OUTPUT_INSUFFICIENT_SIZE and no output that is marked")
@@ -248,6 +257,10 @@ class Job:
         if self._short:
             return ExecutionResult(shapes, NO_TIMING, output_sufficient_size=False)
         return ExecutionResult(shapes, added_up(self._timings))
+
+
+def _limit(part: Compiled, text: str) -> DeviceFailedError:
+    return DeviceFailedError(part, DriverError(ErrorStatus.GENERAL_FAILURE, text), answered=False)
 
 
 def _own(length: int) -> Held:

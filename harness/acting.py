@@ -15,7 +15,7 @@ from harness.expectations import Rejects, Returns
 from harness.guards import Arena
 from harness.layouts import pool_of, pool_with
 from harness.outcome import Description, StepOutcome
-from harness.remote import RemoteDevice
+from harness.remote import WatchedDevice
 from harness.steps import (
     SECOND,
     Action,
@@ -81,7 +81,7 @@ class Acting(Executing):
     def _patience(self, step: Step) -> Iterator[None]:
         """A longer deadline for calls that are to take long."""
         limit = step.how.loop_timeout if isinstance(step.how, Running) and not step.how.absolute else None
-        if limit is None or limit <= LONG_LOOP or not isinstance(self.device, RemoteDevice):
+        if limit is None or limit <= LONG_LOOP or not isinstance(self.device, WatchedDevice):
             yield
             return
         connection = self.device.connection
@@ -128,7 +128,8 @@ class Acting(Executing):
             return StepOutcome(number, ErrorStatus.NONE, supported=(), malformed=text)
         reasons: tuple[str | None, ...] = ()
         if not all(supported):
-            reasons = tuple(self.device.explain_unsupported(model))
+            with contextlib.suppress(DriverError):  # the answer to the query counts, whatever it is to a bad model
+                reasons = tuple(self.device.explain_unsupported(model))
         return StepOutcome(number, ErrorStatus.NONE, supported=supported, reasons=reasons)
 
     def _prepare(self, number: int, step: Step) -> StepOutcome:

@@ -80,7 +80,8 @@ class CacheFiles:
             return True
         if change.change == "restore":
             for descriptor, content in self._remembered.items():
-                _write(descriptor, content)
+                if _read(descriptor) != content:  # a driver may be reading the others meanwhile
+                    _write(descriptor, content)
             return bool(self._remembered)
         if change.change == "replace":
             theirs = [] if other is None else other.data if change.data else other.model

@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.isolation import DEADLINE, IsolatedDriver
+from harness.remarks import NO_REMARKS, Remarks
 from nnhal import loading
-from nnhal.device import DEFAULT_COMPILATION, Adapter, CompilationConfig, Device, PreparedModel, Traits
+from nnhal.device import (
+    DEFAULT_COMPILATION,
+    Adapter,
+    Capabilities,
+    CompilationConfig,
+    Device,
+    PreparedModel,
+    Traits,
+)
 from nnhal.errors import UncleanError
 from nnhal.loading import DriverSpec
 from nnhal.model import Model
@@ -41,6 +50,9 @@ class Driver(Protocol):
     def sample(self) -> dict[str, float]:
         """What the driver's process uses now; empty when that cannot be told."""
 
+    def remarks(self) -> Remarks:
+        """What is known of the cases since this was asked last, besides their outcomes."""
+
     def close(self) -> None:
         """Ends the driver."""
 
@@ -63,6 +75,12 @@ class _Translating(Device):
             if len(self._kept) > TRANSLATIONS_KEPT:
                 self._kept.popitem(last=False)
         return kept[1]
+
+    def get_capabilities(self) -> Capabilities:
+        return self._inner.get_capabilities()
+
+    def get_type(self) -> DeviceType:
+        return self._inner.get_type()
 
     def get_version_string(self) -> str:
         return self._inner.get_version_string()
@@ -99,6 +117,10 @@ class InProcessDriver:
         """Nothing: the process is the suite's own."""
         return {}
 
+    def remarks(self) -> Remarks:
+        """None."""
+        return NO_REMARKS
+
     def rest(self) -> None:
         """Nothing to end."""
 
@@ -111,8 +133,10 @@ class SeparateDriver:
 
     in_process = False
 
-    def __init__(self, spec: DriverSpec, *, deadline: float, log_path: Path, memory: int | None) -> None:
-        self._start = partial(IsolatedDriver, spec, deadline=deadline, log_path=log_path, memory=memory)
+    def __init__(
+        self, spec: DriverSpec, *, deadline: float, log_path: Path, memory: int | None, spare: bool = True
+    ) -> None:
+        self._start = partial(IsolatedDriver, spec, deadline=deadline, log_path=log_path, memory=memory, spare=spare)
         self._isolated: IsolatedDriver | None = None
 
     def _running(self) -> IsolatedDriver:
@@ -135,6 +159,9 @@ class SeparateDriver:
         found = self._isolated.sample() if self._isolated else None
         return {k: float(v) for k, v in asdict(found).items()} if found else {}
 
+    def remarks(self) -> Remarks:
+        return NO_REMARKS
+
     def rest(self) -> None:
         if self._isolated is not None:
             self._isolated.close()
@@ -145,16 +172,22 @@ class SeparateDriver:
 
 
 def open_driver(
-    spec: DriverSpec, *, log_path: Path, in_process: bool = False, deadline: float = DEADLINE, memory: int | None = None
+    spec: DriverSpec,
+    *,
+    log_path: Path,
+    in_process: bool = False,
+    deadline: float = DEADLINE,
+    memory: int | None = None,
+    spare: bool = True,
 ) -> Driver:
-    """Starts a driver.
+    """Starts a driver, with another process of it that is ready to take over where `spare` says so.
 
     Raises:
         UsageError: it cannot be loaded; one sentence says why.
     """
     if in_process:
         return InProcessDriver(spec)
-    return SeparateDriver(spec, deadline=deadline, log_path=log_path, memory=memory)
+    return SeparateDriver(spec, deadline=deadline, log_path=log_path, memory=memory, spare=spare)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from harness.case import Step, TestCase
 from harness.guards import Arena, Guarded, guard
 from harness.layouts import arrange
 from harness.outcome import StepOutcome
-from harness.remote import RemoteDevice
+from harness.remote import WatchedDevice
 from harness.requests import edited
 from harness.steps import (
     SECOND,
@@ -260,7 +260,7 @@ class Executing:
     def _notified(self, launch: _Launch) -> tuple[ErrorStatus, ExecutionResult]:
         """What a callback was notified with; a driver elsewhere may die or fall silent meanwhile."""
         assert launch.callback is not None
-        if isinstance(self.device, RemoteDevice):
+        if isinstance(self.device, WatchedDevice):
             return self.device.connection.wait_for_callback(launch.callback)
         notified = launch.callback.wait(CALLBACK_SECONDS)
         if notified is None:
@@ -268,7 +268,7 @@ class Executing:
         return notified
 
     def _late(self, text: str) -> DriverTimedOut:
-        if isinstance(self.device, RemoteDevice):
+        if isinstance(self.device, WatchedDevice):
             self.device.connection.give_up(CALLBACK_SECONDS)
         return DriverTimedOut(CALLBACK_SECONDS, text)
 
@@ -285,8 +285,8 @@ class Executing:
 
     def _ask(self, number: int, step: Step) -> StepOutcome:
         launch = self.thing(self.launches, step.place)
-        if launch.report is None or launch.fence is None:
-            raise Missing  # the work was done when the call returned
+        if launch.report is None:
+            raise Missing  # it was not fenced
         found = launch.report()
         if found.status != ErrorStatus.NONE:
             raise DriverError(found.status)

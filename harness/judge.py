@@ -27,6 +27,7 @@ from nnhal.types import ErrorStatus
 
 RUNS = (Action.EXECUTE, Action.WAIT, Action.COPY_OUT)  # steps that give values
 EXECUTION = Step(Action.EXECUTE)
+INVALID = ErrorStatus.INVALID_ARGUMENT
 
 
 def judge(case: TestCase, outcome: Outcome) -> Judgement:
@@ -129,7 +130,8 @@ def _judge_success(case: TestCase, step: Step, expect: Returns, done: StepOutcom
     if done.status != ErrorStatus.NONE:
         if case.negative and step.action == Action.PREPARE and not supported:
             return None  # a valid twin that is not supported need not be prepared
-        what = "the valid twin of this model" if case.negative else "a valid model"
+        twin = case.negative and case.origin.kind != "behaviour"
+        what = "the valid twin of this model" if twin else "a valid model"
         text = f"{stage} of {what} answered {_answer(done)}; NONE is required"
         return Judgement(Verdict.FAIL, Cause.REFUSED if case.negative else Cause.STATUS, stage, text)
     if step.action == Action.QUERY and not supported:
@@ -141,7 +143,11 @@ def _judge_success(case: TestCase, step: Step, expect: Returns, done: StepOutcom
 
 
 def _breach_at_validation(case: TestCase) -> bool:
-    return any(isinstance(s.expect, Rejects) and s.action == Action.QUERY for s in case.steps)
+    return any(
+        isinstance(s.expect, Rejects)
+        and (s.action == Action.QUERY or (s.action == Action.PREPARE and INVALID in s.expect.statuses))
+        for s in case.steps
+    )
 
 
 def judge_execution(expect: Returns, done: StepOutcome, step: Step = EXECUTION) -> Judgement:
@@ -170,7 +176,7 @@ def judge_execution(expect: Returns, done: StepOutcome, step: Step = EXECUTION) 
     order = [Verdict.FAIL, Verdict.POOR, Verdict.PASS]
     worst = min(judgements, key=lambda j: (order.index(j.verdict), -(j.error or 0.0)))
     ulps = [j.ulp for j in judgements if j.ulp is not None]
-    sizes = [due.value.size for due in expect.outputs]
+    sizes = [due.value.size for position, due in enumerate(expect.outputs) if position not in elsewhere]
     masked = sum(j.masked * size for j, size in zip(judgements, sizes, strict=True)) / max(sum(sizes), 1)
     error = max(j.error or 0.0 for j in judgements)
     return replace(worst, error=error, ulp=max(ulps, default=None), masked=masked)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,23 @@ from harness.case_file import load
 from harness.driver import Driver, open_driver
 from harness.environment import write_environment
 from harness.isolation import DEADLINE
+from harness.option_values import level_of, memory_of
 from harness.record import Record, RecordFile, read_run
 from harness.session import Options, Session, failure_text
+from harness.through import FrameworkDriver, combined
 from harness.verdict import Verdict
 from harness.waivers import Waivers, load_waivers
 from nnhal import loading
 from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
-from nnhal.types import FeatureLevel
 
 PROFILES = ("ci", "quick", "full", "nightly")
 DEFAULT_PROFILE = "quick"
 PAGED = ("full", "nightly")  # profiles that put memory between inaccessible pages
 SHOWN = 8  # failing cases that an item's failure shows in full
 SUITE_VERSION = "0.1.0"
-ADOPTED = {"profile": DEFAULT_PROFILE, "seed": 0, "level": None, "case": []}  # what a resumed run takes from its plan
+# What a resumed run takes from its plan.
+ADOPTED = {"profile": DEFAULT_PROFILE, "seed": 0, "level": None, "case": [], "through": None}
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 QUIET = {Verdict.NOT_SUPPORTED.value, Verdict.NOT_APPLICABLE.value}
 
@@ -46,6 +49,8 @@ class State:
     """What the plugin keeps while pytest runs.
 
     Attributes:
+        given: drivers as `--driver` names them.
+        specs: what each run is of: one of them, or all in a framework.
         patterns: ids and globs of `--case`.
         saved: cases that `--case` names by file.
         planned: batches of the run that goes on; None for a new run.
@@ -53,6 +58,7 @@ class State:
     """
 
     config: pytest.Config
+    given: list[DriverSpec] = field(default_factory=list)
     specs: list[DriverSpec] = field(default_factory=list)
     patterns: tuple[str, ...] = ()
     saved: tuple[Batch, ...] = ()
@@ -77,6 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add = group.addoption
     add("--driver", action="append", default=[], metavar="NAME[,KEY=VALUE...]", help="driver to test; may be repeated")
     add("--driver-match", metavar="REGEX", help="test every driver found whose name matches")
+    add("--through", metavar="framework", help="run the drivers through a framework, all together, with a CPU behind")
     add("--level", type=int, metavar="1..8", help="test at this feature level at most")
     add("--profile", choices=PROFILES, default=DEFAULT_PROFILE, help="how many cases (default: quick)")
     add("--seed", type=int, default=0, metavar="N", help="seed of drawn cases (default: 0)")
@@ -98,10 +105,11 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         if config.getoption("resume"):
             state.planned = _adopt(config, Path(config.getoption("resume")))
-        state.specs = _specs(config)
+        state.given = _specs(config)
+        state.specs = combined(state.given, config.getoption("through"))
         _read_cases(state)
-        _memory(config.getoption("memory"))
-        _level(config.getoption("level"))
+        memory_of(config.getoption("memory"))
+        level_of(config.getoption("level"))
         _waivers(state)
         if not 0 < config.getoption("deadline") < math.inf:
             raise UsageError(f"--deadline={config.getoption('deadline'):g} is no time; give seconds above 0")
@@ -116,9 +124,10 @@ def _adopt(config: pytest.Config, folder: Path) -> frozenset[str]:
     plan, option = read_run(folder).plan, config.option
     if not plan:
         raise UsageError(f"{folder} has no plan, so that nobody knows what is left; start the run again")
-    if option.driver_match or option.driver not in ([], [plan["driver"]]):
+    drivers = plan.get("drivers", [plan["driver"]])
+    if option.driver_match or option.driver not in ([], drivers):
         raise UsageError(f"{folder} is a run of driver {plan['driver']}; --resume goes on with that one alone")
-    option.driver = [plan["driver"]]
+    option.driver = drivers
     for name, default in ADOPTED.items():
         given, wanted = getattr(option, name), plan.get(name, default)
         if given not in (default, wanted):
@@ -172,23 +181,6 @@ def _try_drivers(state: State) -> None:
         driver = _start_driver(state, spec, Path(os.devnull))
         _ = driver.device
         driver.close()
-
-
-def _level(value: int | None) -> FeatureLevel | None:
-    if value is None:
-        return None
-    if value not in list(FeatureLevel):
-        raise UsageError(f"--level={value} is no feature level; give 1 to 8")
-    return FeatureLevel(value)
-
-
-def _memory(text: str | None) -> int | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
-    if match is None:
-        raise UsageError(f"--memory={text} is no size; write a number of bytes, or 512M, or 4G")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def parametrize(metafunc: pytest.Metafunc, batches: Sequence[Batch]) -> None:
@@ -307,12 +299,12 @@ def _is_controller(config: pytest.Config) -> bool:
 
 
 def _start_driver(state: State, spec: DriverSpec, log_path: Path) -> Driver:
-    return open_driver(
-        spec,
+    start = partial(FrameworkDriver, state.given) if state.option("through") else partial(open_driver, spec)
+    return start(
         log_path=log_path,
         in_process=state.option("in_process"),
         deadline=state.option("deadline"),
-        memory=_memory(state.option("memory")),
+        memory=memory_of(state.option("memory")),
     )
 
 
@@ -331,11 +323,12 @@ def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
     records = RecordFile(folder / (f"records-{worker}.jsonl" if worker else "records.jsonl"))
     options = Options(
         spec.text,
-        _level(state.option("level")),
+        level_of(state.option("level")),
         _arguments(config),
         state.option("fail_poor"),
         state.option("driver_log") or "",
         state.option("profile") in PAGED,
+        _selection(state, spec),
     )
     session = Session(driver, folder, records, _waivers(state), options, done)
     if resumed:
@@ -349,11 +342,19 @@ def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
     return session
 
 
+def _selection(state: State, spec: DriverSpec) -> tuple[str, ...]:
+    """The options that choose a run's driver."""
+    if not state.option("through"):
+        return (f"--driver={spec.text}",)
+    return (*(f"--driver={given.text}" for given in state.given), f"--through={state.option('through')}")
+
+
 def _header(state: State, spec: DriverSpec) -> dict[str, Any]:
     """What a plan's line says of the run."""
     return {
         "driver": spec.text,
         "driver_name": spec.name,
+        **({"drivers": [given.text for given in state.given]} if state.option("through") else {}),
         **{name: state.option(name) for name in ADOPTED},
         "options": list(state.config.invocation_params.args),
         "filtered": _is_filtered(state),

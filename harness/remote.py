@@ -6,7 +6,8 @@ import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
 
 from harness.client import Again, Connection
 from nnhal.device import (
@@ -35,7 +36,7 @@ from nnhal.fences import SharedFence
 from nnhal.memory import BytesMemory, Memory, SharedMemory
 from nnhal.model import BufferToken, Model, Request
 from nnhal.parts import Json, Parts
-from nnhal.types import DeviceStatus, DeviceType, FeatureLevel
+from nnhal.types import DeviceStatus, DeviceType, ErrorStatus, FeatureLevel
 from nnhal.wire import decode, encode
 
 T = TypeVar("T")
@@ -351,7 +352,34 @@ def _scale(model: Model) -> float:
     return min(1 + size / BYTES_PER_DEADLINE + steps / OPERATIONS_PER_DEADLINE, MOST_SCALE)
 
 
-class RemoteDevice(Device):
+class Link(Protocol):
+    """What a session needs of the way to a driver elsewhere."""
+
+    def limit(self) -> float:
+        """Seconds that a call of this thread may take."""
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """Another deadline for the calls of this thread meanwhile."""
+
+    def wait_for_callback(
+        self, callback: ExecutionCallback, seconds: float | None = None
+    ) -> tuple[ErrorStatus, ExecutionResult]:
+        """The first notification of a callback given to `execute`."""
+
+    def give_up(self, seconds: float) -> None:
+        """Stops a driver that was waited for in vain outside a call, and raises accordingly."""
+
+    def check(self) -> None:
+        """Raises when the driver has ended, also between calls."""
+
+
+class WatchedDevice(Device):
+    """A driver elsewhere: its death and silence are seen, also outside calls."""
+
+    connection: Link
+
+
+class RemoteDevice(WatchedDevice):
     """A driver in another process.
 
     Args:
@@ -360,6 +388,8 @@ class RemoteDevice(Device):
         traits: what it declares.
         translate: makes a model ready for it; gives the model itself for most drivers.
     """
+
+    connection: Connection
 
     def __init__(self, connection: Connection, level: FeatureLevel, traits: Traits, translate: Translate) -> None:
         self.connection = connection

@@ -15,7 +15,7 @@ from harness.executing import Missing
 from harness.expectations import Agrees, Describes, MayReject, Repeats, Returns, Short, Supports
 from harness.guards import Arena
 from harness.outcome import Outcome, StepOutcome
-from harness.remote import RemoteDevice
+from harness.remote import WatchedDevice
 from nnhal.device import Device
 from nnhal.errors import DriverDied, DriverError, DriverTimedOut, SuiteError, UncleanError
 from nnhal.types import FL8, ErrorStatus, FeatureLevel
@@ -163,7 +163,7 @@ def _release(acting: Acting, number: int) -> list[StepOutcome]:
         *(prepared.close for prepared in acting.prepared.values()),
     ]
     trouble = [found for close in closings if (found := _close(acting, number, close))]
-    if acting.callbacks and isinstance(acting.device, RemoteDevice):
+    if acting.callbacks and isinstance(acting.device, WatchedDevice):
         acting.device.connection.check()  # takes late notifications
     for callback in acting.callbacks.values():
         if callback.notifications > 1:

@@ -19,6 +19,7 @@ from harness.driver import Driver, DriverFacts, ask_facts
 from harness.guards import Arena
 from harness.judge import judge
 from harness.record import Record, RecordFile, record_of
+from harness.remarks import NO_REMARKS, Remarks, remarked
 from harness.repeat import HISTORY, confirm
 from harness.run import run
 from harness.verdict import BAD, Cause, Judgement, Verdict
@@ -30,6 +31,7 @@ from nnhal.types import ExecutionMode, FeatureLevel
 REPEATS_PER_KIND = 5  # failures of one operation and cause that are run again; more of the same say nothing new
 REPEATS = 60  # in a run
 SAVED_PER_KIND = 20
+DRAWN = 50  # partitions in a run
 LOG_BYTES = 4096
 LOG_SECONDS = 5.0
 
@@ -39,7 +41,8 @@ class Options:
     """What the command line says that a session needs.
 
     Attributes:
-        driver: as `--driver` says it, for the line that repeats a case.
+        driver: as the run calls it; `--driver` says it so, unless `selection` does.
+        selection: the options that choose the driver, where it takes more than one.
         level: highest level to test at; None for the driver's own.
         arguments: other options that a repetition needs.
         fail_poor: POOR fails the run.
@@ -53,6 +56,7 @@ class Options:
     fail_poor: bool = False
     driver_log: str = ""
     pages: bool = False
+    selection: tuple[str, ...] = ()
 
 
 @dataclass
@@ -72,6 +76,8 @@ class Session:
     _history: deque[TestCase] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     _repeats: int = 0
+    _remarks: Remarks = NO_REMARKS
+    _drawn: int = 0
 
     @cached_property
     def facts(self) -> DriverFacts | Judgement:
@@ -141,6 +147,7 @@ class Session:
             judgement, repeated, saved = self._look_again(case, judgement)
             log = "\n".join(text for text in (log, driver_log(self.options.driver_log)) if text)
         self._history.append(case)
+        self._draw(case, judgement)
         if repeated == "sequence" and saved:
             file = str(self.folder / saved)  # alone the case does not fail
         seconds = time.perf_counter() - started
@@ -171,7 +178,22 @@ class Session:
         self._canaries.close()
         self.records.close()
 
+    def _draw(self, case: TestCase, judgement: Judgement) -> None:
+        """Keeps the partition of a case that failed, or where a failure was hidden."""
+        interesting = judgement.verdict in BAD or self._remarks.hidden
+        if interesting and self._remarks.draw is not None and self._drawn < DRAWN:
+            self._drawn += 1
+            folder = self.folder / "partitions"
+            folder.mkdir(exist_ok=True)
+            (folder / f"{case.id}.dot").write_text(self._remarks.draw(), encoding="utf-8")
+
     def _attempt(self, case: TestCase, *, pages: bool) -> tuple[Judgement, str]:
+        """Runs and judges a case, and adds what the driver's side remarks."""
+        judgement, log = self._try(case, pages=pages)
+        self._remarks = self.driver.remarks()
+        return remarked(judgement, self._remarks), log
+
+    def _try(self, case: TestCase, *, pages: bool) -> tuple[Judgement, str]:
         """Runs and judges a case, its memory between canaries or between inaccessible pages."""
         arena = self._pages if pages and not self.driver.in_process else self._canaries
         try:
@@ -249,7 +271,14 @@ class Session:
         name = case.id if case.digest else f"{case.origin.batch}-{case.origin.number}"
         waiver = self.waivers.cover(name, failed)
         options = self.options
-        line = shlex.join(["pytest", f"--driver={options.driver}", *options.arguments, f"--case={file or name}"])
+        line = shlex.join(
+            [
+                "pytest",
+                *(options.selection or (f"--driver={options.driver}",)),
+                *options.arguments,
+                f"--case={file or name}",
+            ]
+        )
         record = record_of(case, judgement, repeat=line, waiver=waiver if failed else "", **rest)
         record = replace(record, id=name)
         self.records.case(record)
@@ -295,6 +324,7 @@ def failure_text(record: Record, driver: str, folder: Path = Path()) -> str:
     lines += [f"  {line}" for line in record.message.splitlines()]
     if record.detail:
         lines.append(f"  operands: {record.detail}")
+    lines += [f"  note: {note}" for note in record.notes]
     if record.repeated == "sequence":
         lines.append("  fails only behind the cases before it; the whole sequence is saved")
     if record.saved:

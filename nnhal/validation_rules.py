@@ -27,6 +27,7 @@ def number_of_bytes(count: int) -> str:
     """A number of bytes in words."""
     return str(count) if count <= MANY_BYTES else "far more"
 
+
 MODEL_RULES: dict[str, str] = {
     "G0": "every field has a value of its type",
     "G1": "a graph has at least one operand and one operation",

@@ -195,7 +195,7 @@ class Draft:
             return (
                 a.type == kind
                 and (a.shape == shape if shape is not None else ranks[0] <= a.rank <= ranks[1])
-                and (scale is None or a.scale == scale)
+                and (a.scale == scale if scale is not None else kind != OperandType.TENSOR_INT32 or not a.scale)
                 and (zero_point is None or a.zero_point == zero_point)
                 and channel_dim is None
                 and within(a, *(accept or (low, high)))

@@ -96,7 +96,7 @@ class Values:
         stored, dtype = self._stored(argument), self.arithmetic.dtype
         if argument.type in FLOATS:
             real: Array = stored.astype(dtype)
-        elif argument.type in QUANTIZED or (argument.type == OperandType.TENSOR_INT32 and argument.scale > 0):
+        elif argument.type in QUANTIZED or self._is_scaled_bias(argument):
             centred = stored.astype(np.int64) - argument.zero_point
             real = centred.astype(dtype) * dtype(1) * np.asarray(self._scale(argument), dtype)
         elif argument.type in (OperandType.TENSOR_BOOL8, OperandType.BOOL):
@@ -104,6 +104,11 @@ class Values:
         else:
             return stored.astype(np.int64)
         return np.abs(real) if self.absolute else real
+
+    def _is_scaled_bias(self, argument: Argument) -> bool:
+        """INT32 tensors may have a scale; nothing but a bias uses it."""
+        scaled = argument.type == OperandType.TENSOR_INT32 and argument.scale > 0
+        return scaled and argument is self.call.inputs.get("bias")
 
     def stored(self, name: str) -> Array:
         """The value as it is stored, whatever scale and zero point say."""

@@ -28,7 +28,7 @@ from nnhal.device import (
 )
 from nnhal.errors import DriverError, UsageError, invalid
 from nnhal.model import Model, Operation, Subgraph
-from nnhal.types import FL3, DeviceType, ErrorStatus, ExecutionMode, FeatureLevel, OperandLifeTime, is_extension
+from nnhal.types import FL3, DeviceType, ErrorStatus, ExecutionMode, FeatureLevel, OperandLifeTime
 from nnhal.validate import validate_compilation, validate_model
 from opset import OPSET
 from opset.values import Arithmetic
@@ -101,7 +101,11 @@ class ReferenceDevice(Device):
     def get_supported_operations(self, model: Model) -> list[bool]:
         validate_model(model, self.feature_level)
         undefined = _undefined_graphs(model)
-        return [_defined(model.main, operation, undefined) for operation in model.main.operations]
+        return [
+            sample_extension.knows(model, operation)
+            or (_defined(model.main, operation, undefined) and not sample_extension.touches(model.main, operation))
+            for operation in model.main.operations
+        ]
 
     def explain_unsupported(self, model: Model) -> list[str | None]:
         supported = self.get_supported_operations(model)

@@ -13,8 +13,8 @@ import numpy as np
 
 from nnhal.device import Extension, OperandTypeInformation
 from nnhal.errors import DriverError
-from nnhal.model import Model, Operand, Operation, constant_bytes
-from nnhal.types import Array, ErrorStatus, OperandLifeTime, OperandType
+from nnhal.model import Model, Operand, Operation, Subgraph, constant_bytes
+from nnhal.types import Array, ErrorStatus, OperandLifeTime, OperandType, is_extension
 from opset import graph as specification
 from opset.call import Call
 from opset.evaluate import Result
@@ -73,6 +73,11 @@ def knows(model: Model, operation: Operation) -> bool:
         return False
     shapes = {o.dimensions for o in operands if o.dimensions and 0 not in o.dimensions}
     return [_kind(model, o) for o in operands] == [*known.inputs, known.output] and len(shapes) <= 1
+
+
+def touches(graph: Subgraph, operation: Operation) -> bool:
+    """Whether an operation has operands of any extension's types, which IF and WHILE would hand on."""
+    return any(is_extension(graph.operands[i].type) for i in (*operation.inputs, *operation.outputs))
 
 
 def element_types(model: Model) -> dict[int, np.dtype[np.int64]]:

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import conformance
-from conformance.behaviour import batches
-from conformance.cases import negative_batches, positive_batches
 from drivers._faults import Fault
 from harness.batch import Batch, NotApplicableError
 from harness.case import TestCase
@@ -28,15 +29,20 @@ MADE = 400  # cases that are made in search of some that break a rule
 DEADLINE = 0.7  # seconds until an isolated driver counts as silent
 
 
+OPTIONS = {"profile": "quick", "seed": 1}
+
+
 @cache
 def all_batches() -> tuple[Batch, ...]:
-    """Every batch of the suite, in the profile that is the default."""
+    """Every batch that pytest collects from the suite in the profile that is the default."""
     found: list[Batch] = []
+    metafunc = SimpleNamespace(config=SimpleNamespace(getoption=OPTIONS.get))
     for module in pkgutil.iter_modules(conformance.__path__):
-        if not module.name.startswith("test_"):
+        if module.name.startswith("test_") and module.name != "test_saved":
             loaded = importlib.import_module(f"conformance.{module.name}")
-            found += batches(getattr(loaded, "SCENARIOS", ()), "quick", 1)
-    return (*found, *positive_batches("quick", 1), *negative_batches("quick", 1))
+            with mock.patch.object(loaded, "parametrize", lambda _, batches: found.extend(batches)):
+                loaded.pytest_generate_tests(metafunc)
+    return tuple(found)
 
 
 def named(fault: Fault) -> list[list[tuple[Batch, int]]]:
@@ -67,7 +73,9 @@ def made(batch: Batch, number: int) -> TestCase | None:
 def chosen(fault: Fault) -> list[TestCase]:
     """A few of the cases that have to catch a fault."""
     found: list[TestCase] = []
-    for tries, (batch, number) in enumerate(_in_turn(named(fault))):
+    groups = named(fault)
+    order = chain.from_iterable(groups) if fault.breaks else _in_turn(groups)
+    for tries, (batch, number) in enumerate(order):
         if len(found) == (1 if fault.isolated else CASES) or tries == MADE:
             break
         case = made(batch, number)

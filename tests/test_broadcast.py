@@ -14,7 +14,7 @@ from nnhal.operations import Signature
 from nnhal.types import FL1, FL2, Array, FusedActivation
 from opset import broadcast
 from opset.broadcast import ADD, DIV, MAXIMUM, MUL, POW, SUB
-from opset.call import Call, scalar
+from opset.call import Argument, Call, scalar
 from opset.definition import I32, OperationDef
 from opset.evaluate import allowance, run_call, store
 from opset.quantization import FLOATS, QUANTIZED
@@ -283,3 +283,12 @@ def test_draws_broadcast_both_ways_and_reach_both_ends() -> None:
     assert min(first, second) >= 30
     assert both >= 5
     assert min(low, high) >= 10
+
+
+def test_the_scale_of_an_integer_tensor_means_nothing() -> None:
+    a = Argument(I32, (2,), 0.5, value=np.array([4879, 1], np.int32))
+    b = Argument(I32, (2,), value=np.array([3, 4], np.int32))
+    definition = MAXIMUM
+    signature = next(s for s in definition.signatures if s.id.startswith("int32"))
+    call = Call(definition, signature, {"a": a, "b": b}, {"output": Argument(I32, (2,))})
+    assert run_call(call)["output"].stored.tolist() == [4879, 4]

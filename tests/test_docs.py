@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from drivers import _faults_page
+from drivers.faulty import FAULTS
 from harness.record import read_run
 
 ROOT = Path(__file__).parents[1]
@@ -48,3 +50,10 @@ def test_the_options_in_the_readme_exist() -> None:
         [sys.executable, "-m", "pytest", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     ).stdout
     assert {option for option in shown if option not in listed} == set()
+
+
+def test_the_page_of_faults_says_what_the_faults_say() -> None:
+    assert not _faults_page.stale(), "run `python -m drivers._faults_page`"
+    assert {fault.section for fault in FAULTS.values()} == set(_faults_page.SECTIONS)
+    text = _faults_page.page_text()
+    assert all(text.count(f"\n| `{name}` |") == 1 for name in FAULTS)

@@ -1,136 +1,179 @@
-"""Memory in layouts of every kind: where values lie, what may be touched, and what is found where nothing may."""
+"""Where the values of an execution lie, in every layout, and that bytes around them are still watched."""
 
 from __future__ import annotations
+
+import mmap
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from harness.layouts import arrange
-from harness.requests import CHANGES, edited
-from harness.steps import Edit, Layout
-from nnhal.buffers import read_inputs, write_outputs
-from nnhal.errors import DriverError
+from conformance.buffer_steps import addition, binary
+from conformance.sketch import tensor
+from harness.guards import Guarded
+from harness.layouts import arrange, pool_with
+from harness.steps import KINDS, Layout
 from nnhal.memory import HardwareBuffer, MappedFile, Memory, SharedMemory
-from nnhal.model import BufferToken, RequestArgument
-from nnhal.types import FL8
-from nnhal.validate import request_violations, validate_request
-from tests.add_model import add_model
+from nnhal.model import BufferToken
+from nnhal.types import OperationType
 
-MODEL = add_model((3,))
-INPUTS = (np.array([1, 2, 3], np.float32), np.array([4, 5, 6], np.float32))
-LENGTHS = (12,)
-KINDS = {"ashmem": SharedMemory, "mmap_fd": MappedFile, "hardware_buffer": HardwareBuffer}
+MADE = addition()
+SIZE = 24
+KIND = {"ashmem": SharedMemory, "hardware_buffer": HardwareBuffer, "opaque": HardwareBuffer}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layout", [{}, {"separate": True}, {"shift": 1}, {"padding": 8}, {"input_dimensions": False}])
-def test_values_are_where_the_request_says(kind: str, layout: dict[str, object]) -> None:
-    guarded = arrange(MODEL, INPUTS, LENGTHS, Layout(kind, **layout), {})  # type: ignore[arg-type]
-    assert all(isinstance(pool, KINDS[kind]) for pool in guarded.request.pools)
-    assert not request_violations(guarded.request, MODEL, FL8)
-    found = read_inputs(MODEL, guarded.request)
-    assert [value.tolist() for value in found if value is not None] == [[1, 2, 3], [4, 5, 6]]
-    write_outputs(MODEL, guarded.request, [np.array([7, 8, 9], np.float32)])
-    assert guarded.output(0, np.dtype(np.float32), (3,)) is not None
-    assert guarded.output(0, np.dtype(np.float32), (3,)).tolist() == [7, 8, 9]  # type: ignore[union-attr]
+def arranged(layout: Layout, **tokens: int) -> Guarded:
+    named = {(name.startswith("output"), int(name[-1])): token for name, token in tokens.items()}
+    values = [None if (False, n) in named else value for n, value in enumerate(MADE.inputs)]
+    return arrange(MADE.model, values, [SIZE], layout, named)
+
+
+def seen(guarded: Guarded, number: int, output: bool = False) -> memoryview:
+    """The bytes of an argument as a driver finds them."""
+    argument = (guarded.request.outputs if output else guarded.request.inputs)[number]
+    pool = guarded.request.pools[argument.location.pool_index]
+    assert isinstance(pool, Memory)
+    place = argument.location
+    return pool.view()[place.offset : place.offset + place.length] if place.length else pool.view()
+
+
+LAYOUTS = [
+    *(Layout(kind) for kind in KINDS),
+    *(Layout(kind, tight=True) for kind in KINDS),
+    Layout(separate=True),
+    Layout(shift=3),
+    Layout("mmap_fd_part", shift=1, separate=True, tight=True),
+    Layout(together=True),
+    Layout(together=True, tight=True),
+    Layout(padding=5),
+    Layout("opaque", together=True),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_driver_finds_the_inputs_and_its_results_are_found(layout: Layout) -> None:
+    guarded = arranged(layout)
+    for number, value in enumerate(MADE.inputs):
+        assert value is not None
+        assert bytes(seen(guarded, number)) == value.tobytes()
+        assert guarded.request.inputs[number].dimensions == (2, 3)
+    result = np.arange(6, dtype=np.float32).reshape(2, 3)
+    seen(guarded, 0, output=True)[:] = result.tobytes()
+    assert np.array_equal(guarded.output(0, np.dtype(np.float32), (2, 3)), result)  # type: ignore[arg-type]
     assert guarded.findings() == []
-    assert len(guarded.request.pools) == (3 if layout.get("separate") else 2)
-    assert [a.location.offset % 64 for a in guarded.request.inputs] == [layout.get("shift", 0)] * 2
-    assert [a.dimensions for a in guarded.request.inputs] == [() if "input_dimensions" in layout else (3,)] * 2
 
 
-def pool_of(request_pool: object) -> memoryview:
-    assert isinstance(request_pool, Memory)
-    return request_pool.view()
+@pytest.mark.parametrize("layout", [x for x in LAYOUTS if x.kind != "mmap_fd_read_only"])
+def test_what_is_written_to_an_input_is_seen(layout: Layout) -> None:
+    guarded = arranged(layout)
+    view = seen(guarded, 1)
+    view[5] ^= 1
+    assert [kind for kind, _ in guarded.findings()] == ["INPUT_WRITTEN"]
 
 
-def test_padding_may_be_touched_and_what_is_behind_it_may_not() -> None:
-    guarded = arrange(MODEL, INPUTS, LENGTHS, Layout(padding=8), {})
-    place = guarded.request.inputs[0].location
-    view = pool_of(guarded.request.pools[place.pool_index])
-    view[place.offset + 12 : place.offset + 20] = bytes(8)
+@pytest.mark.parametrize("layout", [x for x in LAYOUTS if not x.tight and x.kind != "opaque"])
+def test_what_is_written_behind_an_output_and_its_padding_is_seen(layout: Layout) -> None:
+    guarded = arranged(layout)
+    place = guarded.request.outputs[0].location
+    pool = guarded.request.pools[place.pool_index]
+    assert isinstance(pool, Memory)
+    for behind in range(place.padding):
+        pool.view()[place.offset + place.length + behind] ^= 1
     assert guarded.findings() == []
-    view[place.offset + 20] = 0
-    assert [kind for kind, _ in guarded.findings()] == ["OVERRUN"]
+    pool.view()[place.offset + place.length + place.padding] ^= 1
+    ((kind, text),) = guarded.findings()
+    assert (kind, text[:23]) == ("OVERRUN", "1 bytes written outside")
 
 
-def test_inputs_that_lie_on_one_another() -> None:
-    same = (INPUTS[0], INPUTS[0].copy())
-    guarded = arrange(MODEL, same, LENGTHS, Layout(overlap=True), {})
-    assert guarded.request.inputs[0].location == guarded.request.inputs[1].location
-    apart = arrange(MODEL, INPUTS, LENGTHS, Layout(overlap=True), {})
-    assert apart.request.inputs[0].location != apart.request.inputs[1].location
+def test_pools_by_layout() -> None:
+    def pools(layout: Layout) -> list[int]:
+        request = arranged(layout).request
+        return [a.location.pool_index for a in (*request.inputs, *request.outputs)]
+
+    assert pools(Layout()) == [0, 0, 1]
+    assert pools(Layout(separate=True)) == [0, 1, 2]
+    assert pools(Layout(together=True)) == [0, 0, 0]
+    assert pools(Layout("opaque")) == [0, 1, 2]
 
 
-def test_outputs_of_another_length_and_dimensions() -> None:
-    layout = Layout(output_bytes=(5,), output_dimensions=((0,),))
-    guarded = arrange(MODEL, INPUTS, LENGTHS, layout, {})
-    output = guarded.request.outputs[0]
-    assert (output.location.length, output.dimensions) == (5, (0,))
+def test_places_by_layout() -> None:
+    def offsets(layout: Layout) -> list[int]:
+        request = arranged(layout).request
+        return [a.location.offset for a in (*request.inputs, *request.outputs)]
+
+    assert all(offset % 64 == 0 for offset in offsets(Layout()))
+    assert {offset % 64 for offset in offsets(Layout(shift=3))} == {3}
+    tight = arranged(Layout(tight=True, separate=True)).request
+    sizes = [pool.size for pool in tight.pools if isinstance(pool, Memory)]
+    assert (offsets(Layout(tight=True, separate=True)), sizes) == ([0, 0, 0], [SIZE] * 3)
+    padded = arranged(Layout(tight=True, separate=True, padding=61)).request
+    assert [pool.size for pool in padded.pools if isinstance(pool, Memory)] == [SIZE + 61] * 3
+    opaque = arranged(Layout("opaque", shift=3, padding=9)).request
+    assert {(a.location.offset, a.location.length, a.location.padding) for a in opaque.inputs} == {(0, 0, 0)}
 
 
-def test_arguments_in_driver_managed_buffers() -> None:
-    guarded = arrange(MODEL, (None, INPUTS[1]), LENGTHS, Layout(), {(False, 0): 7, (True, 0): 9})
-    request = guarded.request
-    assert request.pools[1:] == (BufferToken(7), BufferToken(9))
-    assert (request.inputs[0].location.pool_index, request.outputs[0].location.pool_index) == (1, 2)
-    assert request.inputs[0].location.length == 0
-    assert guarded.outputs == [None]
-    assert not request_violations(request, MODEL, FL8)
+def test_kinds_of_pools() -> None:
+    for kind in KINDS:
+        pool = pool_with(kind, b"abc")
+        assert isinstance(pool, KIND.get(kind, MappedFile))
+        assert bytes(pool.view()[:3]) == b"abc"
+        assert pool.size == 3
+        assert pool.view().readonly == (kind == "mmap_fd_read_only")
+    part = pool_with("mmap_fd_part", b"abc")
+    assert isinstance(part, MappedFile)
+    assert part.offset > mmap.PAGESIZE
+    assert part.offset % mmap.PAGESIZE
+    blob, opaque = pool_with("hardware_buffer", b"a"), pool_with("opaque", b"a")
+    assert isinstance(blob, HardwareBuffer)
+    assert isinstance(opaque, HardwareBuffer)
+    assert (blob.blob, opaque.blob) == (True, False)
+    with pytest.raises(ValueError, match="no kind of pool 'wool'"):
+        pool_with("wool", b"a")
 
 
-def test_other_values_in_the_same_places() -> None:
-    guarded = arrange(MODEL, INPUTS, LENGTHS, Layout(), {})
-    guarded.refill((INPUTS[1], INPUTS[0]))
-    found = read_inputs(MODEL, guarded.request)
-    assert [value.tolist() for value in found if value is not None] == [[4, 5, 6], [1, 2, 3]]
-    assert guarded.findings() == []
+def test_inputs_of_a_pool_that_cannot_be_written_and_outputs_that_can() -> None:
+    guarded = arranged(Layout("mmap_fd_read_only"))
+    assert seen(guarded, 0).readonly
+    assert not seen(guarded, 0, output=True).readonly
 
 
 @pytest.mark.parametrize(
-    "edit",
-    [
-        Edit("remove", 1),
-        Edit("remove", output=True),
-        Edit("add"),
-        Edit("past_pool"),
-        Edit("past_pool", output=True),
-        Edit("wrap"),
-        Edit("longer", value=(1,)),
-        Edit("longer", value=(-1,), output=True),
-        Edit("offset", value=(-1,)),
-        Edit("offset", value=(2**32,)),
-        Edit("length", value=(0,)),
-        Edit("length", value=(2**31,)),
-        Edit("padding", value=(2**31,)),
-        Edit("pool_index", value=(-1,)),
-        Edit("foreign_pool"),
-        Edit("dimensions", value=(3, 1)),
-        Edit("dimensions", value=(4,)),
-        Edit("dimensions", value=(0,)),
-        Edit("without_value", value=(0,)),
-        Edit("without_value", value=(1,)),
-        Edit("token", value=(0,)),
-        Edit("no_pools"),
-    ],
-    ids=str,
+    ("second", "apart"),
+    [((0, 12), 0), ((4, 8), 16), ((8, 20), 32), ((11, 23), 44)],
 )
-def test_edits_break_the_request_and_leave_the_rest(edit: Edit) -> None:
-    request = arrange(MODEL, INPUTS, LENGTHS, Layout(), {}).request
-    broken = edited(request, (edit,))
-    assert broken != request
-    assert request_violations(broken, MODEL, FL8)
-    with pytest.raises(DriverError):
-        validate_request(broken, MODEL, FL8)
-    assert not request_violations(request, MODEL, FL8)
+def test_inputs_lie_on_one_another_as_far_as_they_hold_the_same(second: tuple[int, int], apart: int) -> None:
+    data = np.arange(24, dtype=np.float32)
+    values = (data[:12], data[slice(*second)])
+    made = binary(OperationType.ADD, *(tensor(value.reshape(-1, 4)) for value in values))
+    guarded = arrange(made.model, made.inputs, [48], Layout(overlap=True), {})
+    first, other = (argument.location for argument in guarded.request.inputs)
+    assert first.pool_index == other.pool_index
+    assert other.offset - first.offset == apart
+    assert [bytes(seen(guarded, n)) for n in (0, 1)] == [value.tobytes() for value in values]
+    assert guarded.findings() == []
 
 
-def test_every_change_is_tried_here() -> None:
-    tried = {"remove", "add", "past_pool", "wrap", "longer", "offset", "length", "padding", "pool_index", "token"}
-    tried |= {"foreign_pool", "dimensions", "without_value", "no_pools"}
-    assert set(CHANGES) >= tried
+def test_inputs_with_nothing_in_common_lie_apart() -> None:
+    data = np.arange(12, dtype=np.float32).reshape(2, 6)
+    made = binary(OperationType.ADD, tensor(data), tensor(data + 100))
+    guarded = arrange(made.model, made.inputs, [48], Layout(overlap=True), {})
+    first, other = (argument.location for argument in guarded.request.inputs)
+    assert other.offset >= first.offset + first.length + 64
 
 
-def test_a_valueless_argument_has_no_place() -> None:
-    guarded = arrange(MODEL, (None, INPUTS[1]), LENGTHS, Layout(), {})
-    assert guarded.request.inputs[0] == RequestArgument(has_no_value=True)
+def test_buffers_stand_behind_the_pools_and_are_taken_whole() -> None:
+    request = arranged(Layout(), input1=7, output0=9).request
+    assert [type(pool).__name__ for pool in request.pools] == ["SharedMemory", "BufferToken", "BufferToken"]
+    places = [a.location for a in (*request.inputs, *request.outputs)]
+    assert [request.pools[p.pool_index] for p in places[1:]] == [BufferToken(7), BufferToken(9)]
+    assert {(p.offset, p.length) for p in places[1:]} == {(0, 0)}
+    both = arranged(Layout(), input0=7, input1=7).request
+    assert [pool for pool in both.pools if isinstance(pool, BufferToken)] == [BufferToken(7)]
+
+
+def test_what_a_request_says_of_dimensions() -> None:
+    assert [a.dimensions for a in arranged(Layout(input_dimensions=False)).request.inputs] == [(), ()]
+    told = ((5,), (0, 3))
+    assert tuple(a.dimensions for a in arranged(Layout(input_shapes=told)).request.inputs) == told
+    out = arranged(replace(Layout(), output_dimensions=((2, 0),), output_bytes=(3,))).request.outputs[0]
+    assert (out.dimensions, out.location.length) == ((2, 0), 3)

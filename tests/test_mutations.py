@@ -5,14 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from conformance.mutation_edits import with_constant
 from conformance.mutation_graphs import ring_of_additions
-from conformance.mutations import MUTATIONS, Mutation, bad_configs, mutants
+from conformance.mutations import BAD_SETTINGS, MUTATIONS, OLDER_CODES, Mutation, mutants
+from nnhal.device import CompilationConfig
 from nnhal.errors import DriverError
 from nnhal.model import Model, Operand
-from nnhal.types import FL1, FL2, FL3, FL4, FL5, FL8, FeatureLevel, OperandType
+from nnhal.types import (
+    FL1,
+    FL2,
+    FL3,
+    FL4,
+    FL5,
+    FL8,
+    ExecutionPreference,
+    FeatureLevel,
+    OperandType,
+    Priority,
+)
 from nnhal.validate import validate_compilation, validate_model, violations
 from opset import OPSET
 from opset.definition import OperationDef
@@ -20,7 +34,7 @@ from opset.drawing import Scope, UnsatisfiableError
 from opset.drawn import draw_call
 from opset.graph import model_of
 from opset.source import SeededSource
-from tests.small_models import addition, branching, channels, grown, looping
+from tests.small_models import addition, branching, channels, grown, looping, main
 
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
 
@@ -31,7 +45,7 @@ MEANT = {
     "operand-rank": {"G3", "G4"},
     "operand-scale": {"G5"},
     "operand-zero-point": {"G6"},
-    "operand-parameters": {"G7"},
+    "operand-parameters": {"G4", "G7"},
     "operand-lifetime": {"G17", "G18", "G20"},
     "operand-unlisted": {"G13", "G14"},
     "consumers": {"G12"},
@@ -55,7 +69,19 @@ MEANT = {
     "unwritten-temporary": {"G20"},
     "extension-table": {"G22"},
     "subgraph-operand": {"G8", "G10", "G24"},
-    "branches": {"*"},
+    "branches": {"G3", "G5", "G7", "G12", "G13", "G14", "G20", "*"},
+    "own-result": {"G18", "*"},
+    "same-result": {"G19", "G20", "*"},
+    "circle": {"G18"},
+    "operand-counts": {"G14", "G18", "G20", "*"},
+    "pool-constant": {"G9", "G21"},
+    "constant-dimensions": {"G7", "G9"},
+    "signed-numbers": {"G3", "G7", "G9", "G10"},
+    "negative-index": {"G16"},
+    "negative-listed": {"G13"},
+    "graph-circle": {"G24"},
+    "negative-code": {"G15"},
+    "bad-graph": {"G1", "G13", "G16", "G18", "*"},
 }
 
 
@@ -103,7 +129,8 @@ def test_every_mutation_offers_something_and_all_of_it_is_refused() -> None:
         for level in FeatureLevel:
             for mutation in MUTATIONS:
                 seen[mutation.name] += check(mutation, model, level, rng, None)
-    for model, level in ((branching(), FL4), (looping(), FL8), (channels(), FL3)):
+    weights = main(with_constant(addition(), 1, addition().main.operands[1]), input_indexes=(0,))
+    for model, level in ((branching(), FL4), (looping(), FL8), (channels(), FL3), (weights, FL1)):
         for mutation in MUTATIONS:
             seen[mutation.name] += check(mutation, model, level, rng, None)
     assert all(seen.values()), seen
@@ -192,11 +219,38 @@ def test_levels_have_their_own_codes() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    assert [len(list(bad_configs(level))) for level in (FL1, FL2, FL4, FL8)] == [0, 2, 4, 4]
-    for config, words in bad_configs(FL8):
-        assert words
+    known = [[bad.name for bad in BAD_SETTINGS if bad.since <= level] for level in (FL1, FL2, FL4, FL8)]
+    assert [len(names) for names in known] == [0, 2, 4, 4]
+    for bad in BAD_SETTINGS:
+        config = CompilationConfig(
+            preference=cast(ExecutionPreference, bad.how.preference), priority=cast(Priority, bad.how.priority)
+        )
         with pytest.raises(DriverError, match="INVALID_ARGUMENT"):
             validate_compilation(config, FL8)
+
+
+def test_codes_of_older_levels_are_unknown_there_and_below() -> None:
+    """The numbers of the public tests, by version."""
+    found: dict[str, set[str]] = {}
+    for codes in OLDER_CODES:
+        for mutant in codes.mutation.apply(addition(), codes.level, random.Random(1)):
+            found.setdefault(codes.mutation.name, set()).add(mutant.change.rsplit(" ", 1)[1])
+            for level in FeatureLevel:
+                extension = mutant.change.endswith("is -1") and "operation" in mutant.change and level in (FL3, FL4)
+                if level <= codes.level and not extension:
+                    assert violations(mutant.model, level)
+        assert codes.mutation.apply(addition(), FeatureLevel(codes.level + 1), random.Random(1)) == []
+    assert found == {
+        "operand-type-1.1": {"-1", "6", "9999", "10002"},
+        "operand-type-1.2": {str(0xFFFFFFFF), "14", "9999", "10002"},
+        "operand-type-1.3": {str(0xFFFFFFFF), "16", "9999", "10002"},
+        "operation-type-1.0": {"-1", "29", "9999", "10001"},
+        "operation-type-1.1": {"-1", "38", "9999", "10001"},
+        "operation-type-1.2": {"95", "9999", "10001"},
+        "operation-type-1.3": {"102", "9999", "10001"},
+        "operation-type-FL5": {"-1", "102"},
+        "operation-type-FL6": {"-1", "104"},
+    }
 
 
 def test_a_ring_cannot_be_ordered() -> None:

@@ -17,6 +17,7 @@ from harness.case_file import load, seal
 from harness.expectations import Expected, Rejects, Returns, Unspecified
 from harness.judge import judge
 from harness.record import RecordFile, read_run
+from harness.remarks import NO_REMARKS, Remarks
 from harness.repeat import HISTORY, SHORTENINGS, SHORTENINGS_OF_HANG, Repeated, chain, confirm
 from harness.run import run
 from harness.session import REPEATS, REPEATS_PER_KIND, SAVED_PER_KIND, Options, Session, driver_log, failure_text
@@ -226,6 +227,9 @@ class Here:
 
     def sample(self) -> dict[str, float]:
         return {"rss": 5.0}
+
+    def remarks(self) -> Remarks:
+        return NO_REMARKS
 
     def close(self) -> None: ...
 
