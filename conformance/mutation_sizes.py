@@ -215,7 +215,7 @@ def _scenario(large: Large) -> Scenario:
         model = large.make(large.size)
         if not large.rule:
             steps = [Step(Action.QUERY, 0, Returns(unless=EXHAUSTED))]
-            return case(steps, models=(model,), level=large.level)
+            return case(steps, models=(model,), level=large.level, needs=("validates",))
         twin = (Step(Action.QUERY, 1), Step(Action.PREPARE, 1))
         query = refuses(large.rule, f"{large.text} (size {large.size})")
         prepare = Rejects((), query.rule, query.text) if large.name == "ring" else query
