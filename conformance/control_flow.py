@@ -155,7 +155,7 @@ def _programs(make: Callable[[], Sequence[Program]]) -> Callable[[Vehicle], Test
                 models.append(program.model)
                 steps += [Step(Action.QUERY, len(models) - 1), Step(Action.PREPARE, len(models) - 1)]
             steps.append(_run(program, models.index(program.model)))
-        return case(steps, models=models, level=FL4)
+        return case(steps, models=models, detail="graphs made by hand", level=FL4)
 
     return made
 
@@ -166,7 +166,13 @@ def _in_mode(mode: ExecutionMode) -> Scenario:
         steps = [Step(a, n) for n in range(2) for a in (Action.QUERY, Action.PREPARE)]
         steps += [_run(program, n, mode) for n, program in enumerate(programs)]
         models = tuple(program.model for program in programs)
-        return case(steps, models=models, level=FeatureLevel(max(FL4, SINCE[mode])), highest=UNTIL.get(mode))
+        return case(
+            steps,
+            models=models,
+            detail="graphs made by hand",
+            level=FeatureLevel(max(FL4, SINCE[mode])),
+            highest=UNTIL.get(mode),
+        )
 
     text = "IF and WHILE give right results"
     return Scenario(TOPIC, f"mode.{WORDS[mode]}", make, text, once=True, mode=WORDS[mode])
@@ -177,7 +183,7 @@ def _at_once(v: Vehicle) -> TestCase:
     programs = (chosen(True), chosen(False))
     steps = [Step(Action.QUERY), Step(Action.PREPARE)]
     steps += [_run(programs[n % 2], thread=n + 1) for n in range(4)]
-    return case(steps, models=(programs[0].model,), level=FL4)
+    return case(steps, models=(programs[0].model,), detail="graphs made by hand", level=FL4)
 
 
 def _loop_lengths() -> list[Program]:

@@ -16,6 +16,7 @@ from nnhal.types import FL2, FL4, ExecutionMode, ExecutionPreference, FeatureLev
 TOPIC = "QOS"
 MILLISECOND = SECOND // 1000
 PAST, NOW, TIGHT, GENEROUS = -SECOND, 0, 5 * MILLISECOND, 3600 * SECOND
+ENDLESS = "a WHILE without end"
 MAY_MISS = Returns(unless=MISSED)
 DEADLINES = {"past": PAST, "now": NOW, "tight": TIGHT, "generous": GENEROUS}
 
@@ -95,7 +96,13 @@ def _loop(mode: ExecutionMode, timeout: int | None) -> Scenario:
         how = Running(loop_timeout=timeout)
         run = Step(Action.EXECUTE, 0, missed, mode, program.inputs, how=how)
         steps = [*prepared(), *[run] * (1 if timeout is None else 2)]
-        return case(steps, models=(program.model,), level=FeatureLevel(max(SINCE[mode], FL4)), highest=UNTIL.get(mode))
+        return case(
+            steps,
+            models=(program.model,),
+            detail=ENDLESS,
+            level=FeatureLevel(max(SINCE[mode], FL4)),
+            highest=UNTIL.get(mode),
+        )
 
     words = "after the 2 s that are the default" if timeout is None else f"after its time-out of {timeout / 1e6:g} ms"
     name = "default" if timeout is None else "short"
@@ -120,7 +127,7 @@ def _deadline_in_loop(v: Vehicle) -> TestCase:
     missed = Rejects(MISSED, "H8", "the loop has no end")
     how = Running(deadline=20 * MILLISECOND, loop_timeout=SECOND)
     steps = [*prepared(), Step(Action.EXECUTE, 0, missed, SYNC, program.inputs, how=how)]
-    return case(steps, models=(program.model,), level=FL4)
+    return case(steps, models=(program.model,), detail=ENDLESS, level=FL4)
 
 
 def _scenarios() -> Iterator[Scenario]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from drivers._faults import State, Trigger
 from drivers._faults_all import FAULTS
 from drivers._faults_wrapping import INNER, FaultyAdapter, FaultyDevice, inner_spec
@@ -35,7 +37,10 @@ def make(**options: str) -> FaultyDevice:
         raise UsageError(f"faulty: option {unknown[0]!r} is unknown; choose {', '.join(sorted(known))}")
     name = options.get("fault", "")
     if name not in FAULTS:
-        raise UsageError(f"faulty: fault={name!r} is unknown; choose {', '.join(FAULTS)}")
+        near = difflib.get_close_matches(name, FAULTS, 5) or list(FAULTS)[:5]
+        raise UsageError(
+            f"faulty: fault={name!r} is unknown; such as {', '.join(near)}: docs/faults.md has all {len(FAULTS)}"
+        )
     code = options.get("operation")
     operation: int | None = None
     if code is not None:

@@ -106,7 +106,7 @@ def _judge_step(case: TestCase, outcome: Outcome, done: StepOutcome, supported: 
 
 
 def _judge_rejection(step: Step, expect: Rejects, done: StepOutcome) -> Judgement | None:
-    due = ", ".join(status.name for status in expect.statuses) or "any status but NONE"
+    due = " or ".join(status.name for status in expect.statuses) or "any status but NONE"
     stage = step.action.value
     if done.status == ErrorStatus.NONE:
         text = f"{stage} accepted what breaks {expect.rule} ({expect.text}); {due} is required"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 
@@ -213,10 +214,24 @@ def judge_description(case: TestCase, outcome: Outcome, expect: Describes, done:
         if before is not None and getattr(before, name) != getattr(found, name):
             restarted = any(case.steps[n].action == Action.RESTART for n in range((expect.same_as or 0) + 1, done.step))
             when = "after a restart" if restarted else "when it was asked again"
-            text = f"the device's {name.replace('_', ' ')} changed {when}: {getattr(before, name)!r}, then "
-            text += repr(getattr(found, name))
+            where, *values = _first_difference(name, getattr(before, name), getattr(found, name))
+            text = f"the device's {where.replace('_', ' ')} changed {when}: {values[0]}, then {values[1]}"
             return Judgement(Verdict.FAIL, Cause.INCONSISTENT, stage, text)
     return Judgement(Verdict.PASS, stage=stage)
+
+
+def _first_difference(name: str, first: object, second: object) -> tuple[str, str, str]:
+    """The innermost place where two values differ, and what stands there."""
+    if is_dataclass(first) and is_dataclass(second) and type(first) is type(second):
+        for field in fields(first):
+            one, other = getattr(first, field.name), getattr(second, field.name)
+            if one != other:
+                return _first_difference(f"{name}, {field.name}", one, other)
+    if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            if one != other:
+                return _first_difference(f"{name}, number {number}", one, other)
+    return name, repr(first), repr(second)
 
 
 def description_problems(found: Description) -> Iterator[str]:

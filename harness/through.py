@@ -40,7 +40,7 @@ def combined(specs: Sequence[DriverSpec], through: str | None) -> list[DriverSpe
     if through is None:
         return list(specs)
     if through not in THROUGH:
-        what = "is not built yet" if through == "litert" else "is unknown"
+        what = "is not offered" if through == "litert" else "is unknown"
         raise UsageError(f"--through={through} {what}; give --through={FRAMEWORK}, or leave it out")
     return [DriverSpec(f"{FRAMEWORK}({','.join(spec.text for spec in specs)})", FRAMEWORK)]
 

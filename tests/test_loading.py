@@ -112,7 +112,7 @@ def test_an_unknown_name_is_told_with_what_there_is() -> None:
         ("math:pi", "is float; a Device is needed"),
         ("builtins:dict", "gives dict, which is no nnhal.device.Device"),
         ("nnhal.device:Device", "is not complete"),
-        (f"faulty,inner={MINIMAL},fault=bad", "fault='bad' is unknown; choose abort, "),
+        (f"faulty,inner={MINIMAL},fault=bad", "fault='bad' is unknown; such as abort, "),
         (f"faulty,inner={MINIMAL},fault=hang,x=1", "option 'x' is unknown"),
     ],
 )
