@@ -159,7 +159,7 @@ def test_a_run_through_a_framework_goes_on_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("through", "words"),
     [
-        ("litert", "--through=litert is not built yet; give --through=framework, or leave it out"),
+        ("litert", "--through=litert is not offered; give --through=framework, or leave it out"),
         ("nothing", "--through=nothing is unknown; give --through=framework, or leave it out"),
     ],
 )
