@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from nnhal.model import Model, Operand, Operation, Subgraph, constant_value, is_tensor
-from nnhal.types import LOOP_TIMEOUT_DEFAULT_NS, Array, OperandLifeTime, OperandType
+from nnhal.types import Array, OperandLifeTime, OperandType
 from opset import OPSET
-from opset.branch import Branch
+from opset.branch import UNHURRIED, Branch
 from opset.building import GraphBuilder
 from opset.call import Argument, Call
 from opset.evaluate import Result, run_call
@@ -97,7 +97,7 @@ def evaluate(
     inputs: Sequence[Array | None],
     arithmetic: Arithmetic = BASELINE,
     check: Callable[[Call], None] = lambda call: None,
-    loop_timeout: int = LOOP_TIMEOUT_DEFAULT_NS,
+    loop_timeout: int = UNHURRIED,
 ) -> list[Result]:
     """Runs a valid model: one rounding and saturation at the end of each operation.
 
