@@ -305,7 +305,9 @@ def killed(drivers: Callable[[str], str], tmp_path: Path) -> Iterator[Path]:
     )
     try:
         until(lambda: sum(len(p.read_text().splitlines()) for p in tmp_path.glob("*/records.jsonl")) >= 4)
-        pid = int((marker.parent / f"{marker.name}.pid").read_text())
+        noted = marker.parent / f"{marker.name}.pid"
+        until(lambda: noted.exists() and noted.read_text() != "")
+        pid = int(noted.read_text())
     finally:
         started.kill()
         started.wait()
