@@ -72,7 +72,8 @@ class Acting(Executing):
         if not alone or step.action == Action.LAUNCH:
             arena = Arena(pages=self.arena.pages)
             self.arenas.append(arena)
-        with self._patience(step):
+        waits = step.action in (Action.EXECUTE, Action.WAIT, Action.LAUNCH)
+        with self._patience(step), self.helping() if waits else contextlib.nullcontext():
             if step.action in (Action.EXECUTE, Action.LAUNCH):
                 return self._execute(number, step, arena)
             return getattr(self, f"_{step.action.value}")(number, step)  # type: ignore[no-any-return]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TypeVar
@@ -42,6 +44,7 @@ from nnhal.fences import SharedFence
 from nnhal.types import FL3, FL8, ErrorStatus, ExecutionMode, FeatureLevel
 
 CALLBACK_SECONDS = 10.0
+HELP_SECONDS = 0.5  # that a call may take before the suite takes the driver for waiting for its fences
 LONG_LOOP = 2 * SECOND  # a loop that may run for longer needs a longer call
 
 
@@ -81,6 +84,7 @@ class _Launch:
     callback: ExecutionCallback | None = None
     fence: Fence | None = None
     report: Callable[[], FencedResult] | None = None
+    refused: DriverError | None = None  # by a driver that waited for a fence in error before it answered
 
 
 @dataclass
@@ -116,6 +120,9 @@ class Executing:
     caches: dict[int, CacheFiles] = field(default_factory=dict)
     callbacks: dict[int, ExecutionCallback] = field(default_factory=dict)
     arenas: list[Arena] = field(default_factory=list)
+    own: set[int] = field(default_factory=set)  # slots of the suite's fences
+    awaited: set[int] = field(default_factory=set)  # those of them that executions wait for
+    hurried: bool = False  # fences were signalled early, for a driver that waits for them before it answers a launch
 
     def _execute(self, number: int, step: Step, arena: Arena) -> StepOutcome:
         how = how_of(step, Running, Running())
@@ -200,7 +207,7 @@ class Executing:
 
     def _launch(self, prepared: PreparedModel | None, guarded: Guarded, step: Step, how: Running) -> None:
         self.launches[step.place] = launch = self._begin(prepared, guarded, step, how)
-        if step.mode == ExecutionMode.FENCED:
+        if step.mode == ExecutionMode.FENCED and launch.refused is None:
             self.fences[step.place] = launch.fence
 
     def _begin(self, prepared: PreparedModel | None, guarded: Guarded, step: Step, how: Running) -> _Launch:
@@ -217,14 +224,53 @@ class Executing:
                 raise
             return launch
         waits = [fence for slot in how.waits if (fence := self.thing(self.fences, slot)) is not None]
-        if how.uses is not None:
-            kept = self.thing(self.executions, how.uses)
-            launch.fence, launch.report = kept.execution.execute_fenced(waits, deadline, how.duration)
-        elif prepared is not None:
-            launch.fence, launch.report = prepared.execute_fenced(request, waits, config, deadline, how.duration)
-        else:
+        if how.uses is None and prepared is None:
             raise Missing
+        self.awaited |= self.own.intersection(how.waits)
+        try:
+            with self.helping():
+                if how.uses is not None:
+                    kept = self.thing(self.executions, how.uses)
+                    launch.fence, launch.report = kept.execution.execute_fenced(waits, deadline, how.duration)
+                elif prepared is not None:
+                    launch.fence, launch.report = prepared.execute_fenced(
+                        request, waits, config, deadline, how.duration
+                    )
+        except DriverError as error:
+            if not (self.hurried and any(self._end_of(slot) for slot in self.own.intersection(how.waits))):
+                raise
+            launch.refused = error
         return launch
+
+    @contextlib.contextmanager
+    def helping(self) -> Iterator[None]:
+        """Signals fences that the driver waits for when a call takes long.
+
+        A driver may wait for them before it answers the launch, or do its work in the order of the calls. Then the
+        client, which signals later, would wait for ever.
+        """
+        found = {slot: self.fences.get(slot) for slot in self.awaited}
+        open_ = {slot: f for slot, f in found.items() if isinstance(f, SharedFence) and f.status is None}
+
+        def help_on() -> None:
+            self.hurried = True
+            for slot, fence in open_.items():
+                fence.signal(self._end_of(slot))
+
+        if not open_:
+            yield
+            return
+        timer = threading.Timer(HELP_SECONDS, help_on)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end_of(self, slot: int) -> ErrorStatus:
+        """How a later step ends a fence of the suite."""
+        signals = [step for step in self.case.steps if step.action == Action.SIGNAL and step.place == slot]
+        return how_of(signals[0], Signalling, Signalling()).status if signals else ErrorStatus.NONE
 
     def _end(self, launch: _Launch) -> tuple[ExecutionResult, Timing | None]:
         """Waits for a launched execution.
@@ -232,6 +278,8 @@ class Executing:
         Raises:
             DriverError: it ended with another status than NONE.
         """
+        if launch.refused is not None:
+            raise launch.refused
         if launch.callback is not None:
             status, result = self._notified(launch)
             if status not in (ErrorStatus.NONE, ErrorStatus.OUTPUT_INSUFFICIENT_SIZE):
@@ -288,17 +336,20 @@ class Executing:
         if launch.report is None:
             raise Missing  # it was not fenced
         found = launch.report()
+        if self.hurried:
+            raise Missing  # the work could begin before it was asked for
         if found.status != ErrorStatus.NONE:
             raise DriverError(found.status)
         return StepOutcome(number, ErrorStatus.NONE)
 
     def _fence(self, number: int, step: Step) -> StepOutcome:
         self.fences[step.place] = SharedFence.create()
+        self.own.add(step.place)
         return StepOutcome(number, ErrorStatus.NONE)
 
     def _signal(self, number: int, step: Step) -> StepOutcome:
         fence = self.thing(self.fences, step.place)
-        if not isinstance(fence, SharedFence):
+        if not isinstance(fence, SharedFence) or step.place not in self.own:
             raise SuiteError("a fence of the driver is the driver's to signal")
         fence.signal(how_of(step, Signalling, Signalling()).status)
         return StepOutcome(number, ErrorStatus.NONE)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import numpy as np
+import pytest
 
+from conformance.behaviour import batches
+from conformance.execution import SCENARIOS
+from conformance.quality_of_service import SCENARIOS as QOS
+from harness import executing
 from harness.case import Origin, Step, TestCase
 from harness.expectations import Describes, Expected, Rejects, Returns
 from harness.judge import judge
@@ -211,3 +217,55 @@ def test_a_restart_forgets_what_the_process_held() -> None:
     fresh = ReferenceDevice()
     outcome = run(case, ReferenceDevice(), in_process=True, restart=lambda: fresh)
     assert outcome.steps[3].skipped
+
+
+class Waiting(Passing):
+    """Waits for the fences before it answers a launch, as a driver may."""
+
+    def execute_fenced(
+        self, request: Any, wait_for: Any, config: Any = None, deadline: Any = None, duration: Any = None
+    ) -> Any:
+        for fence in wait_for:
+            fence.wait(None)
+        return self.inner.execute_fenced(request, [], config)
+
+
+class InOrder(Passing):
+    """Does its work in the order of the calls: what waits for a fence holds up all that comes after it."""
+
+    def __init__(self, inner: PreparedModel) -> None:
+        super().__init__(inner)
+        self._turn = threading.Lock()
+
+    def execute_synchronously(self, request: Any, config: Any = None, deadline: Any = None) -> ExecutionResult:
+        with self._turn:
+            return super().execute_synchronously(request, config, deadline)
+
+    def execute_fenced(
+        self, request: Any, wait_for: Any, config: Any = None, deadline: Any = None, duration: Any = None
+    ) -> Any:
+        self._turn.acquire()  # until the fences have signalled
+        fence, report = self.inner.execute_fenced(request, wait_for, config)
+
+        def follow() -> None:
+            with contextlib.suppress(DriverError):
+                if fence is not None:
+                    fence.wait(None)
+            self._turn.release()
+
+        threading.Thread(target=follow, daemon=True).start()
+        return fence, report
+
+
+@pytest.mark.parametrize("kind", [Waiting, InOrder])
+@pytest.mark.parametrize("name", ["fence.first", "fence.both", "fence.chain", "fence.error", "duration.waits"])
+def test_a_driver_may_wait_for_fences_before_it_answers_or_goes_on(
+    name: str, kind: type[Passing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executing, "HELP_SECONDS", 0.05)
+    (batch,) = batches([s for s in (*SCENARIOS, *QOS) if s.name == name], "ci", 0)
+    case = batch.make(0)
+    outcome = run(case, Other(kind), in_process=True)
+    judgement = judge(case, outcome)
+    assert (judgement.verdict, judgement.message) == (Verdict.PASS, "")
+    assert outcome.steps[-1].status == NONE
