@@ -197,6 +197,8 @@ def _expectation_to_json(expect: Expectation, put: Put) -> Row:
         row["kept"] = [list(pair) for pair in expect.kept]
     if isinstance(expect, (Returns, Short, Supports)) and expect.unless:
         row["unless"] = [int(status) for status in expect.unless]
+    if isinstance(expect, (Returns, Short)) and expect.declines:
+        row["declines"] = [int(status) for status in expect.declines]
     return row
 
 
@@ -259,7 +261,7 @@ def _how_from_json(kind: str, data: Json, blobs: Sequence[str]) -> How:
 
 def _expectation_from_json(row: Mapping[str, Any], arrays: Mapping[str, Array]) -> Expectation:
     kind = EXPECTATIONS[row["kind"]]
-    unless = tuple(ErrorStatus(s) for s in row.get("unless", ()))
+    unless, declines = (tuple(ErrorStatus(s) for s in row.get(name, ())) for name in ("unless", "declines"))
     if kind is Rejects:
         statuses = tuple(ErrorStatus(s) for s in row["statuses"])
         return Rejects(statuses, row["rule"], row["text"], row.get("valid", False))
@@ -267,7 +269,7 @@ def _expectation_from_json(row: Mapping[str, Any], arrays: Mapping[str, Array]) 
         return MayReject(row["rule"], row["text"])
     if kind is Short:
         shapes, known = (tuple(tuple(s) for s in row[name]) for name in ("shapes", "known"))
-        return Short(tuple(row["outputs"]), shapes, known, unless)
+        return Short(tuple(row["outputs"]), shapes, known, unless, declines)
     if kind is Agrees:
         outputs = tuple(
             Agreement(o["position"], arrays[o["allowed"]], tuple(o["axes"]), o["shift"], o["first"])
@@ -283,7 +285,7 @@ def _expectation_from_json(row: Mapping[str, Any], arrays: Mapping[str, Array]) 
         return Supports(tuple(row["operations"]), row["step"], kept, row["alike"], unless, row["text"])
     if kind is Returns:
         outputs_ = tuple(_output_from_json(o, arrays) for o in row["outputs"])
-        return Returns(outputs_, tuple(row.get("groups", ())), unless)
+        return Returns(outputs_, tuple(row.get("groups", ())), unless, declines)
     return Unspecified()
 
 

@@ -48,11 +48,13 @@ class Returns:
         groups: by row along the first dimension of every output: rows of one group may come in any order, the same in
             all outputs. Empty where the order is due.
         unless: answers that are as good; what stands on the step is then left out.
+        declines: answers by which a driver says that it does not do this: NOT_SUPPORTED.
     """
 
     outputs: tuple[Expected, ...] = ()
     groups: tuple[int, ...] = ()
     unless: tuple[ErrorStatus, ...] = ()
+    declines: tuple[ErrorStatus, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,14 @@ class Short:
         shapes: of all outputs as they would be; a driver may leave a size 0 where model and request do not know it.
         known: of all outputs as model and request say them, the least that must be reported.
         unless: answers that are as good.
+        declines: as with `Returns`.
     """
 
     outputs: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     known: tuple[tuple[int, ...], ...]
     unless: tuple[ErrorStatus, ...] = ()
+    declines: tuple[ErrorStatus, ...] = ()
 
 
 @dataclass(frozen=True)

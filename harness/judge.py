@@ -92,6 +92,9 @@ def _judge_step(case: TestCase, outcome: Outcome, done: StepOutcome, supported: 
         return Judgement(Verdict.PASS, stage="end") if done.status != ErrorStatus.NONE else None
     if isinstance(expect, Rejects):
         return _judge_rejection(step, expect, done)
+    if isinstance(expect, (Returns, Short)) and done.status in expect.declines:
+        text = f"{step.action.value} answered {_answer(done)}: the driver does not do this"
+        return Judgement(Verdict.NOT_SUPPORTED, Cause.UNSUPPORTED, step.action.value, text)
     if isinstance(expect, Short):
         return judge_short(step, expect, done)
     if isinstance(expect, Agrees):

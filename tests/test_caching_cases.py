@@ -148,7 +148,7 @@ def test_the_format_of_these_tests_is_right(name: str) -> None:
         (having(checks_content=False, checks_data=False), "size.megabyte", "ACCEPTED"),
         (having(checks_data=False), "replaced", "under the same token, the data cache is not"),
         (having(checks_access=False), "load.read.only", "GENERAL_FAILURE is required"),
-        (having(checks_counts=False), "load.model.one.more", "INVALID_ARGUMENT, GENERAL_FAILURE is required"),
+        (having(checks_counts=False), "load.model.one.more", "INVALID_ARGUMENT or GENERAL_FAILURE is required"),
         (having(truncates=False), "overwritten", "GENERAL_FAILURE (content); NONE is required"),
         (having(from_position=True), "position.moved", "NONE is required"),
         (having(refuses_at_save=True), "save.data.one.more", "prepare of a valid model answered INVALID_ARGUMENT"),

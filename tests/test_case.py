@@ -61,7 +61,13 @@ WHOLE = Expected("more", OperandType.TENSOR_INT32, (0, 3), np.zeros((0, 3)), np.
 STEPS = (
     Step(Action.DESCRIBE, expect=Describes(3)),
     Step(Action.QUERY, 0, Repeats(2)),
-    Step(Action.LOAD, 1, Returns(unless=(GF,)), slot=4, how=Preparation(0, 2, -5, 1, bytes(range(32)), "moved")),
+    Step(
+        Action.LOAD,
+        1,
+        Returns(unless=(GF,), declines=(GF,)),
+        slot=4,
+        how=Preparation(0, 2, -5, 1, bytes(range(32)), "moved"),
+    ),
     Step(Action.TAMPER, how=Tampering(1, "flip", data=True, file=2, place=0.25, other=3)),
     Step(Action.ALLOCATE, slot=2, how=Allocation((0, -1), (Role(1, 2, True, 0.5), Role()), (2, 0))),
     Step(Action.COPY_IN, inputs=(np.arange(3),), how=Copying((3,), 7)),

@@ -85,7 +85,7 @@ class Fails(Answering):
 
     def answer(self, request: Request, result: ExecutionResult) -> ExecutionResult:
         if not result.output_sufficient_size:
-            raise DriverError(GF, "no room")
+            raise DriverError(ErrorStatus.INVALID_ARGUMENT, "no room")
         return result
 
 

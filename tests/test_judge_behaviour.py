@@ -90,6 +90,13 @@ def test_a_short_execution_with_timing_or_another_status() -> None:
     assert judged((execution(replace(DUE, unless=(GF,))), StepOutcome(0, GF))).verdict == Verdict.PASS
 
 
+def test_a_driver_may_say_that_it_does_not_do_this() -> None:
+    for expect in (replace(DUE, declines=(GF,)), Returns(declines=(GF,))):
+        found = judged((execution(expect), StepOutcome(0, GF, "no")))
+        assert (found.verdict, found.cause) == (Verdict.NOT_SUPPORTED, Cause.UNSUPPORTED)
+        assert judged((execution(expect), StepOutcome(0, IA))).verdict == Verdict.FAIL
+
+
 # ---- agreement
 
 
