@@ -215,9 +215,7 @@ def _odd(definition: OperationDef, signature: Signature, place: int, profile: Pr
     Afterwards the twin still gives right results.
     """
     batch = origin(definition, signature, "odd")
-    kinds: list[tuple[Callable[[Call, int], tuple[Model, list[Array]]], int]] = [
-        (_vast, n) for n in range(len(ODD_SIZES))
-    ]
+    kinds: list[tuple[Odd, int]] = [(_vast, n) for n in range(len(ODD_SIZES))]
     if any(kind in QUANTIZED for kind in signature.row.types.values()):
         kinds = [*((_odd_scale, n) for n in range(len(ODD_SCALES))), *kinds]
     chosen = range(len(kinds)) if profile.all_settings else sorted({place % len(kinds), (place + 1) % len(kinds)})

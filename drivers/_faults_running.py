@@ -45,10 +45,6 @@ class _Callback(ExecutionCallback):
             hook(self._run, self._client, status, result)
 
 
-def _status(result: ExecutionResult) -> ErrorStatus:
-    return ErrorStatus.NONE if result.output_sufficient_size else ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
-
-
 class _Work:
     """An execution that goes on in a thread of its own once the inner driver has launched it."""
 
@@ -147,7 +143,7 @@ class FaultyPreparedModel(PreparedModel):
             except DriverError as error:
                 client.notify(error.status, ExecutionResult(error.output_shapes))
                 raise
-            client.notify(_status(result), result)
+            client.notify(result.status, result)
 
         work = _Work(body)
         work.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from framework.buffers import BufferTable
@@ -15,25 +14,19 @@ from framework.parts import Compilation, Compiled, Reserve
 from framework.running import HANDED_ON, Call, DeviceFailedError, Job
 from nnhal.device import (
     DEFAULT_EXECUTION,
-    NO_TIMING,
     Burst,
     Execution,
     ExecutionCallback,
     ExecutionConfig,
     ExecutionResult,
     Fence,
-    FencedResult,
     PreparedModel,
-    Timing,
 )
 from nnhal.errors import DriverError, invalid
-from nnhal.fences import SharedFence
 from nnhal.model import BufferToken, Request
+from nnhal.running import FencedJob, FencedReport, launch
 from nnhal.types import FL3, FL4, FL8, ErrorStatus, ExecutionMode, FeatureLevel
 from nnhal.validate import validate_execution, validate_request, validate_tokens
-
-FencedReport = Callable[[], FencedResult]
-TakeOver = Callable[[str], Compilation]
 
 
 class FrameworkPreparedModel(PreparedModel):
@@ -148,19 +141,7 @@ class FrameworkPreparedModel(PreparedModel):
             callback.notify(error.status, ExecutionResult())
             raise
 
-        def work() -> None:
-            try:
-                result = self.run(mine, config, deadline)
-            except DriverError as error:
-                callback.notify(error.status, ExecutionResult())
-            except Exception as error:  # of a device; whoever waits for the callback learns it
-                self.lose(error)
-                callback.notify(ErrorStatus.GENERAL_FAILURE, ExecutionResult())
-            else:
-                enough = result.output_sufficient_size
-                callback.notify(ErrorStatus.NONE if enough else ErrorStatus.OUTPUT_INSUFFICIENT_SIZE, result)
-
-        threading.Thread(target=work, name="framework-execution", daemon=True).start()
+        launch(callback, lambda: self.run(mine, config, deadline), "framework-execution", self.lose)
 
     def execute_fenced(
         self,
@@ -183,7 +164,8 @@ class FrameworkPreparedModel(PreparedModel):
                 self.report(Event(EventKind.EXECUTION_FELL_BACK, part.member.name, text))
             except Exception as error:
                 lost(part.member, error, self.report)
-        return _Fenced(self, mine, config, deadline, duration).start(tuple(wait_for))
+        job = FencedJob(lambda end: self.run(mine, config, end), deadline, duration)
+        return job.start(wait_for, "framework-fenced")
 
     def configure_execution_burst(self) -> Burst:
         return _FrameworkBurst(self)
@@ -200,63 +182,6 @@ class FrameworkPreparedModel(PreparedModel):
 
 def _has(member: Member, mode: ExecutionMode) -> bool:
     return mode in member.device.traits.execution_modes
-
-
-class _Fenced:
-    """A fenced execution that the framework runs itself: it waits, runs the parts, and signals."""
-
-    def __init__(
-        self,
-        prepared: FrameworkPreparedModel,
-        request: Request,
-        config: ExecutionConfig,
-        deadline: int | None,
-        duration: int | None,
-    ) -> None:
-        self._prepared, self._request, self._config = prepared, request, config
-        self._deadline, self._duration = deadline, duration
-        self._launched = time.perf_counter_ns()
-        self._result: FencedResult | None = None
-        self._lost: Exception | None = None
-        self.fence = SharedFence.create()
-
-    def start(self, wait_for: tuple[Fence, ...]) -> tuple[Fence | None, FencedReport]:
-        """Runs at once where there is nothing to wait for, else in a thread."""
-        if not wait_for:
-            self.run(())
-            if self._lost is not None:
-                raise self._lost
-            return None, self.report
-        threading.Thread(target=self.run, args=(wait_for,), name="framework-fenced", daemon=True).start()
-        return self.fence, self.report
-
-    def run(self, wait_for: tuple[Fence, ...]) -> None:
-        """Waits, executes, signals."""
-        status, launched, fenced = ErrorStatus.NONE, NO_TIMING, NO_TIMING
-        try:
-            for fence in wait_for:
-                fence.wait()
-            ends = [] if self._deadline is None else [self._deadline]
-            if self._duration is not None:
-                ends.append(time.monotonic_ns() + self._duration)
-            result = self._prepared.run(self._request, self._config, min(ends, default=None))
-            fenced = result.timing
-            if not result.output_sufficient_size:
-                status = ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
-            elif fenced.time_in_driver is not None:
-                launched = Timing(fenced.time_on_device, time.perf_counter_ns() - self._launched)
-        except DriverError as error:
-            status = error.status
-        except Exception as error:  # of a device; `report` hands it on
-            status, self._lost = ErrorStatus.GENERAL_FAILURE, error
-        self._result = FencedResult(status, launched, fenced)
-        self.fence.signal(status)
-
-    def report(self) -> FencedResult:
-        """Status and timing; GENERAL_FAILURE while the work is not done."""
-        if self._lost is not None:
-            raise self._lost
-        return self._result or FencedResult(ErrorStatus.GENERAL_FAILURE)
 
 
 class _FrameworkBurst(Burst):

@@ -72,7 +72,7 @@ def collect(number: int, model: Model, guarded: Guarded, result: ExecutionResult
     """The outcome of an execution that was answered with a result."""
     findings = tuple(guarded.findings())
     count, reported = len(model.main.output_indexes), tuple(result.output_shapes)
-    status = ErrorStatus.NONE if result.output_sufficient_size else ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+    status = result.status
     if reported and len(reported) != count:
         text = f"{len(reported)} output shapes for {count} outputs"
         return StepOutcome(number, status, malformed=text, findings=findings)

@@ -121,7 +121,6 @@ class Executing:
     callbacks: dict[int, ExecutionCallback] = field(default_factory=dict)
     arenas: list[Arena] = field(default_factory=list)
     own: set[int] = field(default_factory=set)  # slots of the suite's fences
-    awaited: set[int] = field(default_factory=set)  # those of them that executions wait for
     hurried: bool = False  # fences were signalled early, for a driver that waits for them before it answers a launch
 
     def _execute(self, number: int, step: Step, arena: Arena) -> StepOutcome:
@@ -226,16 +225,12 @@ class Executing:
         waits = [fence for slot in how.waits if (fence := self.thing(self.fences, slot)) is not None]
         if how.uses is None and prepared is None:
             raise Missing
-        self.awaited |= self.own.intersection(how.waits)
         try:
-            with self.helping():
-                if how.uses is not None:
-                    kept = self.thing(self.executions, how.uses)
-                    launch.fence, launch.report = kept.execution.execute_fenced(waits, deadline, how.duration)
-                elif prepared is not None:
-                    launch.fence, launch.report = prepared.execute_fenced(
-                        request, waits, config, deadline, how.duration
-                    )
+            if how.uses is not None:
+                kept = self.thing(self.executions, how.uses)
+                launch.fence, launch.report = kept.execution.execute_fenced(waits, deadline, how.duration)
+            elif prepared is not None:
+                launch.fence, launch.report = prepared.execute_fenced(request, waits, config, deadline, how.duration)
         except DriverError as error:
             if not (self.hurried and any(self._end_of(slot) for slot in self.own.intersection(how.waits))):
                 raise
@@ -244,12 +239,12 @@ class Executing:
 
     @contextlib.contextmanager
     def helping(self) -> Iterator[None]:
-        """Signals fences that the driver waits for when a call takes long.
+        """Signals the suite's fences when a call takes long.
 
         A driver may wait for them before it answers the launch, or do its work in the order of the calls. Then the
         client, which signals later, would wait for ever.
         """
-        found = {slot: self.fences.get(slot) for slot in self.awaited}
+        found = {slot: self.fences.get(slot) for slot in tuple(self.own)}
         open_ = {slot: f for slot, f in found.items() if isinstance(f, SharedFence) and f.status is None}
 
         def help_on() -> None:

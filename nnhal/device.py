@@ -90,6 +90,11 @@ class ExecutionResult:
     timing: Timing = NO_TIMING
     output_sufficient_size: bool = True
 
+    @property
+    def status(self) -> ErrorStatus:
+        """What a callback is told of an execution that ended so."""
+        return ErrorStatus.NONE if self.output_sufficient_size else ErrorStatus.OUTPUT_INSUFFICIENT_SIZE
+
 
 @dataclass(frozen=True)
 class FencedResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nnhal.buffers import read_inputs, write_outputs
@@ -18,13 +18,12 @@ from nnhal.device import (
     ExecutionConfig,
     ExecutionResult,
     Fence,
-    FencedResult,
     PreparedModel,
     Timing,
 )
 from nnhal.errors import DriverError, invalid
-from nnhal.fences import SharedFence
 from nnhal.model import Model, Request
+from nnhal.running import FencedJob, FencedReport, launch
 from nnhal.types import LOOP_TIMEOUT_DEFAULT_NS, Array, ErrorStatus, FeatureLevel
 from nnhal.validate import validate_execution, validate_request, validate_tokens
 from opset.branch import LoopTimedOutError
@@ -35,7 +34,6 @@ from opset.values import Arithmetic
 from reference_driver.buffers import Buffers
 from reference_driver.sample_extension import element_types, evaluate
 
-Report = Callable[[], FencedResult]
 _NUMBERS = itertools.count(1)
 
 
@@ -79,16 +77,7 @@ class ReferencePreparedModel(PreparedModel):
             callback.notify(error.status, ExecutionResult())
             raise
 
-        def work() -> None:
-            try:
-                result = self._run(request, config, deadline, started)
-            except DriverError as error:
-                callback.notify(error.status, ExecutionResult())
-                return
-            enough = result.output_sufficient_size
-            callback.notify(ErrorStatus.NONE if enough else ErrorStatus.OUTPUT_INSUFFICIENT_SIZE, result)
-
-        threading.Thread(target=work, name="reference-execution", daemon=True).start()
+        launch(callback, lambda: self._run(request, config, deadline, started), "reference-execution")
 
     def execute_fenced(
         self,
@@ -97,15 +86,11 @@ class ReferencePreparedModel(PreparedModel):
         config: ExecutionConfig = DEFAULT_EXECUTION,
         deadline: int | None = None,
         duration: int | None = None,
-    ) -> tuple[Fence | None, Report]:
+    ) -> tuple[Fence | None, FencedReport]:
         self.check(request, fenced=True)
         validate_execution(config, deadline, duration)
-        job = _FencedJob(self, request, config, deadline, duration)
-        if not wait_for:
-            job.run(())
-            return None, job.report
-        threading.Thread(target=job.run, args=(tuple(wait_for),), name="reference-fenced", daemon=True).start()
-        return job.fence, job.report
+        job = FencedJob(lambda end: self._run(request, config, end, time.perf_counter_ns()), deadline, duration)
+        return job.start(wait_for, "reference-fenced")
 
     def configure_execution_burst(self) -> Burst:
         return _ReferenceBurst(self)
@@ -160,47 +145,6 @@ def _check(call: Call) -> None:
         raise DriverError(ErrorStatus.GENERAL_FAILURE, f"{call.definition.name} breaks {found[0]}")
 
 
-class _FencedJob:
-    """One fenced execution under way."""
-
-    def __init__(
-        self,
-        prepared: ReferencePreparedModel,
-        request: Request,
-        config: ExecutionConfig,
-        deadline: int | None,
-        duration: int | None,
-    ) -> None:
-        self._prepared, self._request, self._config = prepared, request, config
-        self._deadline, self._duration = deadline, duration
-        self._launched = time.perf_counter_ns()
-        self._result: FencedResult | None = None
-        self.fence = SharedFence.create()
-
-    def run(self, wait_for: Sequence[Fence]) -> None:
-        """Waits, executes, signals."""
-        status, timing, fenced = ErrorStatus.NONE, NO_TIMING, NO_TIMING
-        try:
-            for fence in wait_for:
-                fence.wait()
-            ready = time.perf_counter_ns()
-            ends = [self._deadline] if self._deadline is not None else []
-            if self._duration is not None:
-                ends.append(time.monotonic_ns() + self._duration)
-            result = self._prepared._run(self._request, self._config, min(ends, default=None), ready)
-            fenced = result.timing
-            if fenced.time_in_driver is not None:
-                timing = Timing(fenced.time_on_device, time.perf_counter_ns() - self._launched)
-        except DriverError as error:
-            status = error.status
-        self._result = FencedResult(status, timing, fenced)
-        self.fence.signal(status)
-
-    def report(self) -> FencedResult:
-        """Status and timing; GENERAL_FAILURE while the work is not done."""
-        return self._result or FencedResult(ErrorStatus.GENERAL_FAILURE)
-
-
 class _ReferenceBurst(Burst):
     """A burst that keeps nothing: memory is cheap to map here."""
 
@@ -240,5 +184,5 @@ class _ReferenceExecution(Execution):
 
     def execute_fenced(
         self, wait_for: Sequence[Fence], deadline: int | None = None, duration: int | None = None
-    ) -> tuple[Fence | None, Report]:
+    ) -> tuple[Fence | None, FencedReport]:
         return self._prepared.execute_fenced(self._request, wait_for, self._config, deadline, duration)
