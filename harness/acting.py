@@ -22,6 +22,7 @@ from harness.steps import (
     Allocation,
     Copying,
     Preparation,
+    Restarting,
     Running,
     Tampering,
 )
@@ -116,8 +117,9 @@ class Acting(Executing):
     def _restart(self, number: int, step: Step) -> StepOutcome:
         for table in (self.prepared, self.bursts, self.executions, self.buffers, self.launches, self.callbacks):
             table.clear()  # they ended with the process
+        self.fill = how_of(step, Restarting, Restarting()).fill
         if self.restart is not None:
-            self.device = self.restart()
+            self.device = self.restart() if self.fill is None else self.restart(self.fill)
         return StepOutcome(number, ErrorStatus.NONE)
 
     def _query(self, number: int, step: Step) -> StepOutcome:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from harness.case import Step
-from harness.expectations import Expectation, Returns, Short
+from harness.expectations import Agrees, Expectation, Returns, Short
 from harness.guards import Guarded
 from harness.outcome import StepOutcome
 from nnhal.device import ExecutionCallback, ExecutionResult
@@ -39,6 +39,8 @@ def output_lengths(model: Model, step: Step) -> list[int]:
         shapes = tuple(output.shape for output in step.expect.outputs)
     elif isinstance(step.expect, Short):
         shapes = step.expect.shapes
+    elif isinstance(step.expect, Agrees):
+        shapes = tuple(output.allowed.shape for output in step.expect.outputs)
     lengths = []
     for position, index in enumerate(model.main.output_indexes):
         operand = model.main.operands[index]

@@ -6,11 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from harness.case import Origin, TestCase
+from harness.verdict import Judgement
 from harness.waivers import DIGEST, matches, without_digest
 
 
 class NotApplicableError(Exception):
     """A case that cannot be made for a stated reason: it counts, as NOT_APPLICABLE."""
+
+
+class SettledError(Exception):
+    """A case whose verdict is known before it is run: what it rests on has failed.
+
+    Args:
+        judgement: the verdict.
+    """
+
+    def __init__(self, judgement: Judgement) -> None:
+        super().__init__(judgement.message)
+        self.judgement = judgement
 
 
 @dataclass(frozen=True)

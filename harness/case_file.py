@@ -185,6 +185,7 @@ def _expectation_to_json(expect: Expectation, put: Put) -> Row:
                 "axes": list(o.axes),
                 "shift": o.shift,
                 "first": o.first,
+                **({"bits": True} if o.bits else {}),
             }
             for o in expect.outputs
         ]
@@ -203,7 +204,9 @@ def _expectation_to_json(expect: Expectation, put: Put) -> Row:
 
 
 def _output_to_json(output: Expected, put: Put) -> Row:
-    special = {"stored": output.stored} if output.stored else {}
+    special: Row = {"stored": output.stored} if output.stored else {}
+    if not output.quality:
+        special["quality"] = False
     return special | {
         "name": output.name,
         "type": int(output.type),
@@ -272,7 +275,9 @@ def _expectation_from_json(row: Mapping[str, Any], arrays: Mapping[str, Array]) 
         return Short(tuple(row["outputs"]), shapes, known, unless, declines)
     if kind is Agrees:
         outputs = tuple(
-            Agreement(o["position"], arrays[o["allowed"]], tuple(o["axes"]), o["shift"], o["first"])
+            Agreement(
+                o["position"], arrays[o["allowed"]], tuple(o["axes"]), o["shift"], o["first"], o.get("bits", False)
+            )
             for o in row["outputs"]
         )
         return Agrees(row["step"], outputs, row["text"])
@@ -303,4 +308,5 @@ def _output_from_json(row: Mapping[str, Any], arrays: Mapping[str, Array]) -> Ex
         None if row["distribution"] is None else arrays[row["distribution"]],
         row["differs_from"],
         row.get("stored", ""),
+        row.get("quality", True),
     )

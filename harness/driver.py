@@ -41,8 +41,12 @@ class Driver(Protocol):
     def log(self) -> str:
         """The end of the driver's log."""
 
-    def restart(self) -> None:
-        """Goes on in a fresh process."""
+    def restart(self, fill: int | None = None) -> None:
+        """Goes on in a fresh process.
+
+        Args:
+            fill: byte that memory from the process's allocator holds; None for what it holds by itself.
+        """
 
     def rest(self) -> None:
         """Ends the driver's processes; the next question starts one again."""
@@ -109,7 +113,7 @@ class InProcessDriver:
         device = loading.load(self.spec)
         return _Translating(device, self.spec) if isinstance(device, Adapter) else device
 
-    def restart(self) -> None:
+    def restart(self, fill: int | None = None) -> None:
         """A new device object; the process is the same."""
         self.device = self._load()
 
@@ -152,8 +156,8 @@ class SeparateDriver:
     def log(self) -> str:
         return self._isolated.log if self._isolated else ""
 
-    def restart(self) -> None:
-        self._running().restart()
+    def restart(self, fill: int | None = None) -> None:
+        self._running().restart(fill)
 
     def sample(self) -> dict[str, float]:
         found = self._isolated.sample() if self._isolated else None

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+SUITE_VERSION = "0.1.0"
 PACKAGES = ("nncts", "pytest", "numpy", "ai-edge-litert", "tflite-runtime", "flatbuffers", "onnxruntime")
 
 

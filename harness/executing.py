@@ -52,6 +52,7 @@ class Missing(Exception):
     """What a step stands on is not there: it was refused before, as it may be."""
 
 
+Restart = Callable[..., Device]
 T = TypeVar("T")
 Member = TypeVar("Member", bound=IntEnum)
 
@@ -101,7 +102,8 @@ class Executing:
 
     Attributes:
         level: the level that the driver is asked at.
-        restart: goes on with a fresh process of the driver and gives its device.
+        restart: goes on with a fresh process of the driver and gives its device; may be handed the byte `fill`.
+        fill: byte that memory holds which nobody has written; None for the usual ones.
     """
 
     case: TestCase
@@ -109,7 +111,8 @@ class Executing:
     arena: Arena
     in_process: bool
     level: FeatureLevel = FL8
-    restart: Callable[[], Device] | None = None
+    restart: Restart | None = None
+    fill: int | None = None
     prepared: dict[int, PreparedModel] = field(default_factory=dict)
     bursts: dict[int, Burst] = field(default_factory=dict)
     executions: dict[int, _Kept] = field(default_factory=dict)
@@ -156,7 +159,7 @@ class Executing:
     def _memory(self, step: Step, how: Running, arena: Arena) -> Guarded:
         model, lengths = self.case.models[step.model], output_lengths(self.case.models[step.model], step)
         if how.layout is None:
-            guarded = guard(arena, model, step.inputs, lengths)
+            guarded = guard(arena, model, step.inputs, lengths, self.fill)
         else:
             tokens = {(out, place): self._token(slot) for out, place, slot in how.layout.buffers}
             guarded = arrange(model, step.inputs, lengths, how.layout, tokens)

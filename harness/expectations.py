@@ -24,6 +24,8 @@ class Expected:
         differs_from: the output must not equal that of the step so many steps earlier; 0 for none.
         stored: how an element is stored, in NumPy's letters, where `type` says only how it is judged: the types of
             extensions have no place among the operand types.
+        quality: what `required` allows is judged for truncation and coarse arithmetic; not behind operations that hand
+            on errors of their own.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Expected:
     distribution: Array | None = None
     differs_from: int = 0
     stored: str = ""
+    quality: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Agreement:
         axes: permutation of the other's dimensions; empty leaves them.
         shift: in stored units.
         first: row of the other along its first dimension at which this one begins; None where they are of one size.
+        bits: both are the same bits, whatever values these are.
     """
 
     position: int
@@ -123,6 +127,7 @@ class Agreement:
     axes: tuple[int, ...] = ()
     shift: int = 0
     first: int | None = None
+    bits: bool = False
 
 
 @dataclass(frozen=True)

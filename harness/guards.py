@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class Area:
     places: tuple[Placed | None, ...]
     kind: str  # `input` or `output`
     first: int = 0  # number of the first place among the inputs or outputs
+    canary: int = CANARY_BYTE
 
 
 class Arena:
@@ -165,7 +166,7 @@ def _overruns(area: Area) -> list[tuple[str, str]]:
     known = [(area.first + number, place) for number, place in enumerate(area.places) if place is not None]
     for _, place in known:
         free[place.offset : place.offset + place.length + place.padding] = False
-    hit = np.flatnonzero(free & (data != CANARY_BYTE))
+    hit = np.flatnonzero(free & (data != area.canary))
     if not len(hit):
         return []
     first, kind = int(hit[0]), area.kind
@@ -184,7 +185,9 @@ def _distance(place: Placed, position: int) -> int:
     return place.offset - position if position < place.offset else position - place.offset - place.length
 
 
-def guard(arena: Arena, model: Model, values: Sequence[Array | None], lengths: Sequence[int]) -> Guarded:
+def guard(
+    arena: Arena, model: Model, values: Sequence[Array | None], lengths: Sequence[int], fill: int | None = None
+) -> Guarded:
     """Puts inputs into guarded memory and makes room for outputs of these lengths in bytes.
 
     Args:
@@ -192,12 +195,15 @@ def guard(arena: Arena, model: Model, values: Sequence[Array | None], lengths: S
         model: its input and output lists give the order.
         values: stored inputs; None for an omitted one.
         lengths: bytes of each output; 0 becomes 1, as a pool location needs at least one.
+        fill: what outputs and all around values hold; None for the usual bytes.
     """
     sizes = [None if value is None else value.nbytes for value in values]
     areas = arena.areas(INPUTS, 0, sizes)
     areas += arena.areas(OUTPUTS, len(areas), [max(length, 1) for length in lengths])
+    if fill is not None:
+        areas = [replace(area, canary=fill) for area in areas]
     for area in areas:
-        np.frombuffer(area.memory.view(), np.uint8)[: area.used] = CANARY_BYTE
+        np.frombuffer(area.memory.view(), np.uint8)[: area.used] = area.canary
     inputs = _places(areas, "input", sizes)
     outputs = _places(areas, "output", list(lengths))
     arguments = []
@@ -211,7 +217,7 @@ def guard(arena: Arena, model: Model, values: Sequence[Array | None], lengths: S
     results = []
     for place in outputs:
         assert place is not None  # each output has been given a length
-        _fill(areas, place, np.uint8(UNWRITTEN_BYTE))
+        _fill(areas, place, np.uint8(UNWRITTEN_BYTE if fill is None else fill))
         results.append(RequestArgument(DataLocation(place.pool, place.offset, place.length)))
     request = Request(tuple(arguments), tuple(results), tuple(area.memory for area in areas))
     return Guarded(request, areas, inputs, outputs, values)

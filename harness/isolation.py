@@ -175,7 +175,7 @@ class IsolatedDriver:
 
     # ---- processes
 
-    def _begin(self, translate: str | None = None) -> _Worker:
+    def _begin(self, translate: str | None = None, fill: int | None = None) -> _Worker:
         self._started += 1
         # A vendor's translation needs the suite's packages, not the runtime's.
         spec = self.spec if translate is None else dataclasses.replace(self.spec, python=None)
@@ -185,6 +185,7 @@ class IsolatedDriver:
             log_path=self._log_path,
             memory=self._memory,
             translate=translate,
+            fill=fill,
         )
         return _Worker(process)
 
@@ -221,11 +222,18 @@ class IsolatedDriver:
                 self.restart()
             return self._ready(self._worker)
 
-    def restart(self) -> None:
-        """Goes on in a fresh process, whether the present one lives or not."""
+    def restart(self, fill: int | None = None) -> None:
+        """Goes on in a fresh process, whether the present one lives or not.
+
+        Args:
+            fill: byte that memory from the process's allocator holds; None for what it holds by itself.
+        """
         with self._lock:
-            old, self._worker = self._worker, self._spare or self._begin()
-            self._spare = None
+            if fill is None:
+                old, self._worker = self._worker, self._spare or self._begin()
+                self._spare = None
+            else:
+                old, self._worker = self._worker, self._begin(fill=fill)
             for connection in self._others:
                 connection.close()
             self._others.clear()

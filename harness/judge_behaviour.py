@@ -131,14 +131,17 @@ def _compare(number: int, due: Agreement, mine: Array, theirs: Array, kind: Oper
     if due.first is not None:
         target = target[due.first : due.first + mine.shape[0]]
     target = target + due.shift
-    if target.shape != mine.shape:
-        text = f"output {number} has dimensions {list(mine.shape)}, {list(target.shape)} are due: {expect.text}"
+    if target.shape != mine.shape or due.allowed.shape != mine.shape:
+        wanted_shape = target.shape if target.shape != mine.shape else due.allowed.shape
+        text = f"output {number} has dimensions {list(mine.shape)}, {list(wanted_shape)} are due: {expect.text}"
         return Judgement(Verdict.FAIL, Cause.SHAPE, stage, text)
     actual = mine.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         off = np.abs(actual - target)
         same = (actual == target) | (np.isnan(actual) & np.isnan(target)) | np.isinf(due.allowed)
         ratio = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off / np.maximum(due.allowed, 1e-300)))
+    if due.bits:
+        ratio = np.where(_bits_differ(mine, theirs), np.inf, 0.0)
     if not ratio.size or ratio.max() <= 1.0:
         return Judgement(Verdict.PASS, stage=stage, error=float(ratio.max(initial=0.0)))
     place = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
@@ -151,6 +154,14 @@ def _compare(number: int, due: Agreement, mine: Array, theirs: Array, kind: Oper
     most = float(min(ratio[place], np.finfo(np.float32).max))
     worst = Worst(f"output {number}", place, got, wanted, allowed, most)
     return Judgement(Verdict.FAIL, Cause.INCONSISTENT, stage, text, worst, most)
+
+
+def _bits_differ(first: Array, second: Array) -> Array:
+    """By element whether two arrays of one shape and type are stored differently."""
+    a, b = (
+        np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(first.size, first.itemsize) for x in (first, second)
+    )
+    return np.asarray((a != b).any(axis=1).reshape(first.shape))
 
 
 def judge_repetition_of_query(outcome: Outcome, expect: Repeats, done: StepOutcome) -> Judgement | None:

@@ -135,6 +135,8 @@ def _quality(due: Expected, actual: Array, target: Array, difference: Array, ope
         off = int(changed.sum())
         if off or not quantized:
             return f"{off} of {actual.size} elements were changed where values are only moved" if off else ""
+    if not due.quality:
+        return ""
     if quantized:
         if not info(due.type).scaled:
             return ""

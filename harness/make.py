@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,15 @@ from harness.case_file import seal
 from harness.distribution import may_repeat
 from harness.expectations import Expected, MayReject, Rejects, Returns, Unspecified
 from harness.steps import Action
-from nnhal.model import Model
-from nnhal.types import ErrorStatus, ExecutionMode, FeatureLevel
+from nnhal import versions
+from nnhal.model import Model, is_known, is_tensor
+from nnhal.types import Array, ErrorStatus, ExecutionMode, FeatureLevel, OperandLifeTime, OperandType, OperationType
+from opset import OPSET
 from opset.call import Argument, Call
 from opset.definition import Sampling
 from opset.evaluate import allowance, run_call
-from opset.graph import model_of
+from opset.graph import call_of, model_of
+from opset.propagation import foretell
 from opset.quantization import FLOATS, QUANTIZED
 from opset.validation import needed_level
 from opset.values import Values
@@ -120,6 +124,88 @@ def positive_case(
         *_again(call, constants, relaxed, mode),
     )
     return seal(TestCase(replace(origin, detail=describe(call)), (model,), steps, needed_level(call)))
+
+
+def expected_of_graph(model: Model, inputs: Sequence[Array | None], relaxed: bool = False) -> tuple[Expected, ...]:
+    """What the outputs of a graph should be, with the error allowed in each element.
+
+    Raises:
+        UnforeseeableError: that is not determined; a ValueError.
+    """
+    operands = model.main.operands
+    givers = {i: OperationType(o.type).name for o in model.main.operations for i in o.outputs}
+    dues = foretell(model, inputs, relaxed)
+    expected = []
+    for number, (index, due) in enumerate(zip(model.main.output_indexes, dues, strict=True)):
+        kind = OperandType(operands[index].type)
+        scored = due.moved and kind in (QUANTIZED if relaxed else QUANTIZED | FLOATS)
+        name, shape = f"output{number} ({givers[index]})", due.result.stored.shape
+        real = due.result.exact
+        if due.distribution is not None:
+            real = np.zeros(shape)
+        expected.append(
+            Expected(
+                name,
+                kind,
+                shape,
+                real,
+                due.required,
+                terms=0.0 if due.moved else 1.0,
+                exact=scored,
+                quality=False,
+                distribution=due.distribution,
+            )
+        )
+    return tuple(expected)
+
+
+def _graph_groups(model: Model, inputs: Sequence[Array | None]) -> tuple[int, ...]:
+    """The group of each row of the outputs: in a model of one operation, whose results have one order."""
+    if len(model.main.operations) != 1 or not OPSET[model.main.operations[0].type].judging.grouped_by:
+        return ()
+    known = {i: v for i, v in zip(model.main.input_indexes, inputs, strict=True) if v is not None}
+    return row_groups(call_of(model, model.main, model.main.operations[0], known))
+
+
+def _summary(model: Model) -> str:
+    """A graph in words: its operations, each with its number where it is there more than once."""
+    counts = Counter(OperationType(o.type).name for graph in (model.main, *model.referenced) for o in graph.operations)
+    words = ", ".join(name if number == 1 else f"{name} x{number}" for name, number in counts.items())
+    return f"{len(model.main.operations)} operations: {words}"
+
+
+def graph_case(
+    model: Model,
+    inputs: Sequence[Array | None],
+    origin: Origin,
+    *,
+    mode: ExecutionMode = ExecutionMode.SYNCHRONOUS,
+    level: FeatureLevel | None = None,
+) -> TestCase:
+    """A valid model of any number of operations: asked for, prepared and executed, and held to what is foretold.
+
+    Args:
+        model: one operation or hundreds; IF and WHILE included.
+        inputs: stored values in the order of the model's input list; None for an omitted one.
+        origin: what the id is made of; its detail is filled in where it is empty.
+        mode: of the execution.
+        level: the level that a driver needs; that of the operations and what they use when None.
+
+    Raises:
+        ValueError: what the model gives is not determined, or it is not valid.
+    """
+    relaxed = model.relax_computation_float32_to_float16
+    returns = Returns(expected_of_graph(model, inputs, relaxed), _graph_groups(model, inputs))
+    steps = (
+        Step(Action.QUERY),
+        Step(Action.PREPARE),
+        Step(Action.EXECUTE, 0, returns, mode, tuple(inputs)),
+    )
+    present = [o for o in model.main.operands if o.lifetime != OperandLifeTime.NO_VALUE]
+    open_sizes = any(is_tensor(o.type) and not is_known(o.dimensions) for o in present)
+    due = level if level is not None else versions.needed_level(model)
+    detailed = replace(origin, detail=origin.detail or _summary(model))
+    return seal(TestCase(detailed, (model,), steps, due, needs=("dynamic_shapes",) if open_sizes else ()))
 
 
 INVALID = (ErrorStatus.INVALID_ARGUMENT,)

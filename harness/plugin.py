@@ -21,7 +21,7 @@ from harness.batch import Batch
 from harness.case import TestCase
 from harness.case_file import load
 from harness.driver import Driver, open_driver
-from harness.environment import write_environment
+from harness.environment import SUITE_VERSION, write_environment
 from harness.isolation import DEADLINE
 from harness.option_values import level_of, memory_of
 from harness.record import Record, RecordFile, read_run
@@ -37,9 +37,8 @@ PROFILES = ("ci", "quick", "full", "nightly")
 DEFAULT_PROFILE = "quick"
 PAGED = ("full", "nightly")  # profiles that put memory between inaccessible pages
 SHOWN = 8  # failing cases that an item's failure shows in full
-SUITE_VERSION = "0.1.0"
 # What a resumed run takes from its plan.
-ADOPTED = {"profile": DEFAULT_PROFILE, "seed": 0, "level": None, "case": [], "through": None}
+ADOPTED = {"profile": DEFAULT_PROFILE, "seed": 0, "level": None, "case": [], "mix": [], "through": None}
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 QUIET = {Verdict.NOT_SUPPORTED.value, Verdict.NOT_APPLICABLE.value}
 
@@ -86,6 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--through", metavar="framework", help="run the drivers through a framework, all together, with a CPU behind")
     add("--level", type=int, metavar="1..8", help="test at this feature level at most")
     add("--profile", choices=PROFILES, default=DEFAULT_PROFILE, help="how many cases (default: quick)")
+    add("--mix", action="append", default=[], metavar="NAME", help="only these kinds of random graphs; may be repeated")
     add("--seed", type=int, default=0, metavar="N", help="seed of drawn cases (default: 0)")
     add("--case", action="append", default=[], metavar="ID|GLOB|FILE", help="only these cases; may be repeated")
     add("--waivers", metavar="FILE", help="known failures: a TOML file, see docs/waivers.md")
@@ -394,7 +394,7 @@ def _is_filtered(state: State) -> bool:
         return bool(told)
     option = state.config.option
     by_path = state.config.args_source == pytest.Config.ArgsSource.ARGS
-    return bool(state.patterns or state.saved or option.keyword or option.markexpr or by_path)
+    return bool(state.patterns or state.saved or option.mix or option.keyword or option.markexpr or by_path)
 
 
 def _folder(state: State, spec: DriverSpec) -> Path:

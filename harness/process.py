@@ -25,6 +25,7 @@ from nnhal.errors import UsageError
 from nnhal.loading import ROOT, DriverSpec
 
 TAG = "NNCTS_TAG"
+PERTURB = "MALLOC_PERTURB_"
 OLDEST_PYTHON = (3, 10)
 GDB_SECONDS = 10.0
 ABORT_SECONDS = 2.0  # for faulthandler to write the stacks
@@ -86,7 +87,7 @@ def _version(path: str) -> tuple[int, ...] | None:
         return None
 
 
-def environment(spec: DriverSpec, tag: str) -> dict[str, str]:
+def environment(spec: DriverSpec, tag: str, fill: int | None = None) -> dict[str, str]:
     """Environment of a driver's process: the suite's, and the way to `nnhal` and the driver's file."""
     result = dict(os.environ)
     paths = [str(ROOT)]
@@ -98,6 +99,8 @@ def environment(spec: DriverSpec, tag: str) -> dict[str, str]:
     if result.get("PYTHONPATH"):
         paths.append(result["PYTHONPATH"])
     result.update({"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", TAG: tag})
+    if fill is not None:
+        result[PERTURB] = str(fill ^ 0xFF)  # glibc fills with the complement what it hands out
     return result
 
 
@@ -132,6 +135,7 @@ class ServiceProcess:
         log_path: file that gets all that the driver writes.
         memory: address space in bytes.
         translate: class name, for a process that only runs an adapter's `translate`.
+        fill: byte from 0 to 254 that memory from the process's allocator holds; None for what it holds by itself.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class ServiceProcess:
         log_path: Path | None = None,
         memory: int | None = None,
         translate: str | None = None,
+        fill: int | None = None,
     ) -> None:
         self.spec = spec
         self.tag = tag
@@ -157,7 +162,7 @@ class ServiceProcess:
         self._lock = threading.RLock()
         self._heard = b""
         self._closed = False
-        self._supervisor = self._start(argv, environment(spec, tag), log_path, memory)
+        self._supervisor = self._start(argv, environment(spec, tag, fill), log_path, memory)
 
     def _start(
         self, argv: Sequence[str], env: Mapping[str, str], log_path: Path | None, memory: int | None

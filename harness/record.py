@@ -122,6 +122,16 @@ class RecordFile:
         total = sum(selected.values())
         self._write({"record": "plan", "format": FORMAT, "selected": total, "batches": dict(selected), **header}, True)
 
+    def selected(self, selected: Mapping[str, int], seconds: float) -> None:
+        """What is selected by now, by batch, in a run whose plan grows; replaces what the plan says.
+
+        Args:
+            selected: number of cases by batch, those that the plan told included.
+            seconds: that the run has taken so far.
+        """
+        total = sum(selected.values())
+        self._write({"record": "selected", "selected": total, "batches": dict(selected), "seconds": seconds}, False)
+
     def resume(self) -> None:
         """Marks that a run goes on: an end marker before it no longer counts."""
         self._write({"record": "resume"}, True)
@@ -130,16 +140,16 @@ class RecordFile:
         """Appends a case's record."""
         self._write({"record": "case", **asdict(record)}, record.bad)
 
-    def end(self, counts: Mapping[str, int], seconds: float, resumed: bool = False) -> None:
+    def end(self, counts: Mapping[str, int], seconds: float, resumed: bool = False, **more: Any) -> None:
         """Marks the run as complete; a resumed one completes what other files left unfinished, too."""
-        self._write({"record": "end", "counts": dict(counts), "seconds": seconds, "resumed": resumed}, True)
+        self._write({"record": "end", "counts": dict(counts), "seconds": seconds, "resumed": resumed, **more}, True)
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
     def _write(self, row: Mapping[str, Any], now: bool) -> None:
-        self._file.write(json.dumps(_plain(row), allow_nan=False) + "\n")
+        self._file.write(json.dumps(plain(row), allow_nan=False) + "\n")
         self._file.flush()  # a killed suite loses nothing that was written
         if now or time.monotonic() - self._synced > SYNC_SECONDS:
             os.fsync(self._file.fileno())
@@ -155,14 +165,14 @@ def _is_cut_off(path: Path) -> bool:
         return file.read() != b"\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no infinity and no NaN: they become words."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
 
 
@@ -227,6 +237,8 @@ def read_run(folder: Path) -> Run:
             elif row is not None and kind in ("plan", "resume"):
                 plan = plan or (_checked_plan(row, file) if kind == "plan" else {})
                 finished[file] = ""
+            elif row is not None and kind == "selected" and plan and isinstance(row.get("batches"), dict):
+                plan |= {name: row[name] for name in ("selected", "batches", "seconds") if name in row}
             elif row is not None and kind == "end":
                 finished[file] = "resumed" if row.get("resumed") else "end"
             else:

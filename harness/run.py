@@ -11,7 +11,7 @@ from dataclasses import replace
 from harness.acting import Acting
 from harness.answers import MalformedAnswer
 from harness.case import Step, TestCase
-from harness.executing import Missing
+from harness.executing import Missing, Restart
 from harness.expectations import Agrees, Describes, MayReject, Repeats, Returns, Short, Supports
 from harness.guards import Arena
 from harness.outcome import Outcome, StepOutcome
@@ -30,7 +30,7 @@ def run(
     *,
     in_process: bool = False,
     level: FeatureLevel = FL8,
-    restart: Callable[[], Device] | None = None,
+    restart: Restart | None = None,
 ) -> Outcome:
     """Takes a case's steps in order, until one ends the case.
 
@@ -43,7 +43,7 @@ def run(
         arena: memory to use again from case to case.
         in_process: the device is the driver itself, so that any exception is the driver's.
         level: at which the driver is asked.
-        restart: goes on with a fresh process of the driver.
+        restart: goes on with a fresh process of the driver; may be handed the byte that its memory holds.
     """
     own = Arena() if arena is None else arena
     acting = Acting(case, device, own, in_process, level, restart)

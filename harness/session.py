@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.batch import Batch, NotApplicableError
+from harness.batch import Batch, NotApplicableError, SettledError
 from harness.case import EXTENSION, TestCase
 from harness.case_file import save
 from harness.driver import Driver, DriverFacts, ask_facts
@@ -61,7 +61,14 @@ class Options:
 
 @dataclass
 class Session:
-    """One driver's run. `check` takes a case from start to record."""
+    """One driver's run. `check` takes a case from start to record.
+
+    Attributes:
+        done: cases that are left out, by batch and number.
+        counts: number of records by verdict.
+        failed: how many of them fail the run.
+        asking: seconds spent on asking the driver, all repetitions included.
+    """
 
     driver: Driver
     folder: Path
@@ -71,6 +78,7 @@ class Session:
     done: frozenset[str] = frozenset()
     counts: Counter[str] = field(default_factory=Counter)
     failed: int = 0
+    asking: float = 0.0
     _canaries: Arena = field(default_factory=Arena)
     _pages: Arena = field(default_factory=lambda: Arena(pages=True))
     _history: deque[TestCase] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -125,6 +133,8 @@ class Session:
         except NotApplicableError as reason:
             judgement = Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "make", str(reason))
             return self._finish(TestCase(origin, (), ()), judgement)
+        except SettledError as settled:
+            return self._finish(TestCase(origin, (), ()), settled.judgement)
         except Exception as error:  # a defect of the suite; it must not end the run or be charged to the driver
             text = f"the case could not be made: {type(error).__name__}: {error}"
             return self._finish(TestCase(origin, (), ()), Judgement(Verdict.INTERNAL, Cause.SUITE, "make", text))
@@ -168,8 +178,8 @@ class Session:
         saved = self._save(kept) if self._failures[kind] <= SAVED_PER_KIND else ""
         return judgement, repeated, saved
 
-    def _restarted(self) -> Device:
-        self.driver.restart()
+    def _restarted(self, fill: int | None = None, /) -> Device:
+        self.driver.restart(fill)
         return self.driver.device
 
     def close(self) -> None:
@@ -198,7 +208,9 @@ class Session:
         arena = self._pages if pages and not self.driver.in_process else self._canaries
         try:
             device, level = self.driver.device, self.level
+            started = time.perf_counter()
             outcome = run(case, device, arena, in_process=self.driver.in_process, level=level, restart=self._restarted)
+            self.asking += time.perf_counter() - started
             return judge(case, outcome), outcome.log
         except UsageError as error:  # it could be loaded before
             return Judgement(Verdict.CRASH, Cause.DIED, "start", f"does not start again: {error}"), ""

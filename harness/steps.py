@@ -270,7 +270,19 @@ class Releasing:
     token: int = 0
 
 
-How = Preparation | Tampering | Running | Allocation | Copying | Signalling | Releasing
+@dataclass(frozen=True)
+class Restarting:
+    """How a fresh process starts.
+
+    Attributes:
+        fill: byte that memory holds which nobody has written: what the process gets from its allocator (glibc's), and
+            outputs and all around values until the next restart; None for what they hold otherwise.
+    """
+
+    fill: int | None = None
+
+
+How = Preparation | Tampering | Running | Allocation | Copying | Signalling | Releasing | Restarting
 HOWS: dict[str, type[How]] = {
-    c.__name__: c for c in (Preparation, Tampering, Running, Allocation, Copying, Signalling, Releasing)
+    c.__name__: c for c in (Preparation, Tampering, Running, Allocation, Copying, Signalling, Releasing, Restarting)
 }

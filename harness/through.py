@@ -187,10 +187,10 @@ class FrameworkDriver:
         logs = [(name, driver.log) for name, driver in zip(self._names, self._drivers, strict=True)]
         return "\n".join(f"[{name}]\n{log}" if len(logs) > 1 else log for name, log in logs if log)
 
-    def restart(self) -> None:
+    def restart(self, fill: int | None = None) -> None:
         """Goes on with every driver in a fresh process. The CPU stays: it is no driver under test."""
         for driver in self._drivers:
-            driver.restart()
+            driver.restart(fill)
 
     def rest(self) -> None:
         """Ends all processes; the next question starts them again."""

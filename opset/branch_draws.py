@@ -54,7 +54,7 @@ class BranchDraft:
     places: dict[int, int] = field(default_factory=dict)  # index in the graph by the key in the scope
 
     def __post_init__(self) -> None:
-        self.scope = Scope(self.draft.source, self.draft.scope.level)
+        self.scope = Scope(self.draft.source, self.draft.scope.level, lazy=self.draft.scope.lazy)
 
     def take(self, argument: Argument) -> Argument:
         """Makes an input with the type, shape, quantisation and value of an operand outside."""

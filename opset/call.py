@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +47,31 @@ class Argument:
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
+
+    @cached_property
+    def reach(self) -> tuple[float, float] | None:
+        """Smallest and largest real value (stored ones per channel); None where there is none, or not a number."""
+        if self.value is None or not self.value.size:
+            return None
+        low, high = float(self.value.min()), float(self.value.max())
+        if low != low:
+            return None
+        if self.type in QUANTIZED and self.channel is None:
+            return (low - self.zero_point) * self.scale, (high - self.zero_point) * self.scale
+        return low, high
+
+    def keyed(self, key: int | None) -> Argument:
+        """The same operand under another key."""
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__, key=key)
+        return changed
+
+    def holding(self, value: Array) -> Argument:
+        """The same operand with a value, and its shape. Graphs of hundreds of operations need it to be quick."""
+        changed = object.__new__(Argument)
+        changed.__dict__.update(self.__dict__, value=value, shape=value.shape)
+        changed.__dict__.pop("reach", None)
+        return changed
 
     def item(self) -> int | float | bool:
         """A scalar's value as a Python number.
@@ -97,6 +123,12 @@ class Call:
     def integer(self, name: str) -> int:
         """An integer scalar, or its default."""
         return int(self[name].item())
+
+    def holding(self, inputs: Mapping[str, Argument], results: Mapping[str, Argument]) -> Call:
+        """The same operation on other operands."""
+        changed = object.__new__(Call)
+        changed.__dict__.update(self.__dict__, inputs=inputs, results=results)
+        return changed
 
     def with_input(self, name: str, argument: Argument) -> Call:
         """The same call with one input exchanged (or added at the end)."""

@@ -134,7 +134,8 @@ def _draw_cast(draft: Draft) -> None:
     source, target = draft.type("input"), draft.type("output")
     if source in (F32, F16, I32):
         low, high = _span_cast(draft, source, target)
-        draft.tensor("input", low=low, high=high, largest=_largest(draft))
+        most = HALF_REACH if F16 in (source, target) else 2.1e9
+        draft.tensor("input", low=low, high=high, largest=_largest(draft), accept=(-most, most))
     else:
         any_tensor(draft)
     given = draft["input"]
@@ -207,7 +208,8 @@ def _draw_quantize(draft: Draft) -> None:
     reach = draft.choose((0.02, 2.0, 2.0, 300.0))
     # One-sided data put the zero point at an end.
     low, high = draft.choose(((-reach, reach), (-reach, reach), (0.0, reach), (-reach, 0.0), (reach / 2, reach)))
-    draft.tensor("input", low=low, high=high, largest=_largest(draft))
+    accept = None if way < 40 else (-HALF_REACH, HALF_REACH)
+    draft.tensor("input", low=low, high=high, largest=_largest(draft), accept=accept)
     if way < 40:
         bottom, top = limits(draft.type("output"))
         width = draft.real(0.3, 0.8) * (high - low)

@@ -14,7 +14,7 @@ from opset.branch import Branch
 from opset.branch_draws import KINDS, BranchDraft, Wanted, chain, flag, stretched
 from opset.call import Argument, Call, scalar
 from opset.definition import B8, F16, F32, I32, OperationDef
-from opset.drawing import Draft, within
+from opset.drawing import WIDE, Draft, within
 from opset.drawn import complete
 from opset.quantization import QUANTIZED
 
@@ -28,7 +28,7 @@ def _frame(draft: Draft) -> tuple[OperandType, tuple[int, ...]]:
     """Type and shape of what is computed with: those of an operand of the scope, if one fits."""
 
     def suits(a: Argument) -> bool:
-        reach = 100.0 if a.type == I32 else 2.0
+        reach = 100.0 if a.type == I32 else WIDE
         return (
             a.type in KINDS
             and 1 <= a.rank <= SHAPE_RANKS[1]
@@ -76,6 +76,7 @@ def fill_if(draft: Draft, condition: Argument, handed: Sequence[Argument], start
     draft.put("condition", condition)
     for number, argument in enumerate(handed):
         draft.put(f"inputs{number}", argument)
+    draft.scope.settle()
     draft.count = 3 + len(handed)
     order = ["then_graph", "else_graph"]
     if draft.chance(50):
@@ -221,6 +222,7 @@ def fill_while(draft: Draft, values: Sequence[Argument], fixed: Sequence[Argumen
     handed = [*state, *read]
     for number, argument in enumerate(handed):
         draft.put(f"initial{number}", argument)
+    draft.scope.settle()
     draft.count = 2 + len(handed)
     draft.put("cond_graph", _reference(_condition(draft, handed, place, limit_at, counting)))
     draft.put("body_graph", _reference(_body(draft, handed, len(state), place, counting, depth)))

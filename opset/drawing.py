@@ -12,12 +12,17 @@ from nnhal.model import ChannelQuant
 from nnhal.operations import Signature
 from nnhal.types import FL8, Array, FeatureLevel, OperandType, info
 from opset.call import Argument, int32_tensor, omitted, scalar
+from opset.pending import Pending, later
 from opset.quantization import FLOATS, QUANTIZED, float32, limits
 from opset.source import Source, choice
 
 T = TypeVar("T")
 
+COMMON = (-2.0, 2.0)  # where new real values lie, unless the definition asks for another range
+WIDE = 12.0  # where those of an operand of the scope may lie then
+COMMON_RANK = 4  # most operations take no more dimensions
 SMALL = 6  # a drawn dimension's largest size, unless the definition asks for another
+LARGEST_SEED = 2**62
 LARGEST_TENSOR = 4096  # elements; keeps a case cheap
 ODD = 5  # one draw in so many holds numbers that arithmetic would spoil, where values are only moved
 # Stored bits by bytes of the type: -0; the smallest and largest subnormals; the largest numbers; infinities; quiet NaN
@@ -52,18 +57,34 @@ class Scope:
     Attributes:
         reuse: how often, in percent, an operand that fits is taken instead of a new one.
         level: the level that calls are drawn for.
+        stretch: by how much drawn dimensions are larger or smaller than usual.
+        largest: most elements of a drawn tensor.
+        lazy: values are made when somebody asks for them, so that a graph can be drawn without being evaluated.
     """
 
     source: Source
     level: FeatureLevel = FL8
     reuse: int = 0
+    stretch: float = 1.0
+    largest: int = LARGEST_TENSOR
+    lazy: bool = False
     operands: list[Argument] = field(default_factory=list)
 
     def add(self, argument: Argument) -> Argument:
         """Takes an operand in; it can be handed out from now on."""
-        known = replace(argument, key=len(self.operands))
+        known = argument.keyed(len(self.operands))
         self.operands.append(known)
         return known
+
+    def take(self, argument: Argument) -> None:
+        """Called when an operand becomes an input of a call."""
+
+    def settle(self) -> None:
+        """Called when a call has its inputs, before anything is computed.
+
+        Raises:
+            UnsatisfiableError: they will not do.
+        """
 
     def find(self, fits: Callable[[Argument], bool], empty: bool = False) -> Argument | None:
         """An operand that fits, or None when there is none or the choice falls on a new one.
@@ -76,6 +97,20 @@ class Scope:
             return None
         found = [argument for argument in self.operands if (empty or 0 not in argument.shape) and fits(argument)]
         return choice(self.source, found) if found else None
+
+    def supply(self, kind: OperandType, shape: tuple[int, ...], fits: Callable[[Argument], bool],
+               scale: float | None, zero_point: int | None) -> Argument | None:  # fmt: skip
+        """An operand that is made to fit out of those of the graph, or None where a new one is to be made.
+
+        Args:
+            kind: its type.
+            shape: its dimensions.
+            fits: the demand on it.
+            scale: the one that it must have, if any.
+            zero_point: the same.
+        """
+        del kind, shape, fits, scale, zero_point
+        return None
 
 
 @dataclass
@@ -147,7 +182,11 @@ class Draft:
     def shape(self, ranks: tuple[int, int], largest: int = SMALL) -> tuple[int, ...]:
         """Dimensions of a rank in the range, at least 1 each, not too many elements in all."""
         rank = self.integer(*ranks)
-        sizes, left = [], LARGEST_TENSOR
+        if self.scope.reuse and rank > COMMON_RANK and ranks[0] < rank and self.chance(90):
+            rank = max(ranks[0], self.integer(1, COMMON_RANK))  # few operations would go on from it
+        sizes, left = [], self.scope.largest
+        if self.scope.stretch != 1.0:
+            largest = max(1, round(largest * self.scope.stretch))
         for _ in range(rank):
             size = self.integer(1, min(largest, max(left, 1)))
             left //= size
@@ -168,7 +207,7 @@ class Draft:
                 self.put(name, self.scope.add(replace(argument, value=value)))
 
     def tensor(self, name: str, shape: tuple[int, ...] | None = None, *, ranks: tuple[int, int] = (1, 4),
-               low: float = -2.0, high: float = 2.0, largest: int = SMALL, scale: float | None = None,
+               low: float = COMMON[0], high: float = COMMON[1], largest: int = SMALL, scale: float | None = None,
                zero_point: int | None = None, channel_dim: int | None = None,
                fits: Callable[[Argument], bool] | None = None,
                adjust: Callable[[Array], Array] | None = None,
@@ -190,6 +229,8 @@ class Draft:
             accept: range for an operand of the scope, where it may be wider than for a new one.
         """
         kind = self.type(name)
+        if accept is None and (low, high) == COMMON:
+            accept = (-WIDE, WIDE)  # no range was asked for
 
         def suits(a: Argument) -> bool:
             return (
@@ -203,17 +244,23 @@ class Draft:
             )
 
         argument = self.scope.find(suits)
+        if argument is not None:
+            return self.put(name, argument)
+        dimensions = self.shape(ranks, largest) if shape is None else shape
+        if adjust is None or fits is not None:
+            argument = self.scope.supply(kind, dimensions, suits, scale, zero_point)
         if argument is None:
-            dimensions = self.shape(ranks, largest) if shape is None else shape
             argument = self._fresh(kind, dimensions, (low, high), scale, zero_point, channel_dim)
-            if adjust is not None and argument.value is not None:
-                argument = replace(argument, value=adjust(argument.value).astype(argument.value.dtype))
+            if adjust is not None:
+                argument = _adjusted(argument, adjust)
             argument = self.scope.add(argument)
         return self.put(name, argument)
 
     def operand(self, kind: OperandType, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> Argument:
         """A tensor of a type that no row says: one of the scope within the range, or a new one; for `put`."""
-        accept = (-100, 100) if kind == OperandType.TENSOR_INT32 and (low, high) == (-2.0, 2.0) else (low, high)
+        accept = (low, high)
+        if accept == COMMON:
+            accept = (-100, 100) if kind == OperandType.TENSOR_INT32 else (-WIDE, WIDE)
         # Not one whose size a model leaves open: graphs that are run by an operation may demand known sizes.
         found = self.scope.find(
             lambda a: a.type == kind and a.shape == shape and a.declared is None and within(a, *accept)
@@ -237,6 +284,7 @@ class Draft:
 
     def put(self, name: str, argument: Argument) -> Argument:
         """Makes an argument the input of that name."""
+        self.scope.take(argument)
         self.inputs[name] = argument
         return argument
 
@@ -263,15 +311,21 @@ class Draft:
 
     def _fresh(self, kind: OperandType, shape: tuple[int, ...], span: tuple[float, float],
                scale: float | None, zero_point: int | None, channel_dim: int | None) -> Argument:  # fmt: skip
-        rng = self.source.generator()
+        rng = self.source.generator() if not self.scope.lazy else None
         if kind == OperandType.TENSOR_BOOL8:
-            return Argument(kind, shape, value=rng.integers(0, 2, shape).astype(np.uint8))
+            return self._valued(
+                Argument(kind, shape), rng, lambda r: r.integers(0, 2, shape).astype(np.uint8), (0.0, 1.0)
+            )
         if kind in FLOATS:
-            return Argument(kind, shape, value=float_values(rng, shape, span, kind))
+            return self._valued(Argument(kind, shape), rng, lambda r: float_values(r, shape, span, kind), span)
         if kind == OperandType.TENSOR_INT32:
-            return Argument(kind, shape, scale or 0.0, 0, value=integer_values(rng, shape, span))
+            whole = whole_span(span)
+            return self._valued(
+                Argument(kind, shape, scale or 0.0, 0), rng, lambda r: integer_values(r, shape, span), whole
+            )
         low, high = limits(kind)
         if kind == OperandType.TENSOR_QUANT8_SYMM_PER_CHANNEL:
+            rng = self.source.generator() if rng is None else rng
             axis = 0 if channel_dim is None else channel_dim
             reach = max(abs(span[0]), abs(span[1]))
             scales = tuple(float32(s) for s in reach / 127 * rng.uniform(0.3, 1.0, shape[axis]))
@@ -282,8 +336,19 @@ class Draft:
             zero_point = 0
         elif scale is None or zero_point is None:
             scale, zero_point = self._parameters(kind, span)
-        value = rng.integers(low, high + 1, shape).astype(info(kind).dtype)
-        return Argument(kind, shape, scale, zero_point, value=value)
+        dtype, ends = info(kind).dtype, ((low - zero_point) * scale, (high - zero_point) * scale)
+        return self._valued(
+            Argument(kind, shape, scale, zero_point), rng,
+            lambda r: r.integers(low, high + 1, shape).astype(dtype), ends,
+        )  # fmt: skip
+
+    def _valued(self, argument: Argument, rng: np.random.Generator | None,
+                make: Callable[[np.random.Generator], Array], reach: tuple[float, float]) -> Argument:  # fmt: skip
+        """An operand with its value, or with one that is made from a generator of its own when it is needed."""
+        if rng is not None:
+            return argument.holding(make(rng))
+        seed = self.source.integer(0, LARGEST_SEED)
+        return later(argument, lambda: make(np.random.Generator(np.random.PCG64(seed))), reach)
 
     def _parameters(self, kind: OperandType, span: tuple[float, float]) -> tuple[float, int]:
         """Scale and zero point whose range is about the span; awkward numbers, at times an end on zero exactly."""
@@ -307,16 +372,22 @@ def with_odd(rng: np.random.Generator, value: Array, finite: bool) -> Array:
     return np.asarray(bits.view(value.dtype))
 
 
+def _adjusted(argument: Argument, adjust: Callable[[Array], Array]) -> Argument:
+    """A new operand with its stored values changed."""
+
+    def changed() -> Array:
+        assert argument.value is not None
+        return adjust(argument.value).astype(argument.value.dtype)
+
+    if isinstance(argument, Pending):
+        return later(Argument(argument.type, argument.shape, argument.scale, argument.zero_point), changed)
+    return argument.holding(changed())
+
+
 def within(argument: Argument, low: float, high: float) -> bool:
-    """Whether the values of an operand, known by now, lie in a real range."""
-    if argument.value is None or argument.value.size == 0:
-        return False
-    if argument.type in QUANTIZED and argument.channel is None:
-        ends = np.array([argument.value.min(), argument.value.max()], np.float64)
-        ends = (ends - argument.zero_point) * argument.scale
-    else:
-        ends = np.array([argument.value.min(), argument.value.max()], np.float64)
-    return bool(low <= ends[0] and ends[1] <= high)
+    """Whether the values of an operand lie in a real range."""
+    reach = argument.reach
+    return reach is not None and low <= reach[0] and reach[1] <= high
 
 
 def float_values(
@@ -334,7 +405,12 @@ def float_values(
     return np.asarray(np.clip(stored, np.asarray(low, stored.dtype), np.asarray(high, stored.dtype)))
 
 
+def whole_span(span: tuple[float, float]) -> tuple[int, int]:
+    """The span of whole numbers that a span of reals stands for."""
+    return (-100, 100) if span == (-2.0, 2.0) else (int(span[0]), int(span[1]))
+
+
 def integer_values(rng: np.random.Generator, shape: tuple[int, ...], span: tuple[float, float]) -> Array:
     """Uniform int32 values; the default span of reals becomes -100 to 100."""
-    low, high = (-100, 100) if span == (-2.0, 2.0) else (int(span[0]), int(span[1]))
+    low, high = whole_span(span)
     return rng.integers(low, high + 1, shape).astype(np.int32)

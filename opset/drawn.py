@@ -12,7 +12,9 @@ from opset.call import Argument, Call
 from opset.definition import OperationDef
 from opset.drawing import Draft, Scope
 from opset.evaluate import run_call
+from opset.pending import Producer
 from opset.quantization import QUANTIZED, float32, limits
+from opset.reach import reach_of
 from opset.validation import scale_floor
 from opset.values import Values
 
@@ -25,6 +27,7 @@ def draw_call(definition: OperationDef, signature: Signature, scope: Scope) -> C
     """
     draft = Draft(scope, signature, signature.count or len(signature.form.operands))
     definition.draw(draft)
+    scope.settle()
     names = signature.form.names(draft.count)
     call = Call(definition, signature, {name: draft.inputs[name] for name in names}, level=scope.level)
     return complete(draft, call)
@@ -63,14 +66,29 @@ def complete(draft: Draft, drawn: Call) -> Call:
 
 def _computed(draft: Draft, call: Call) -> Call:
     """The call with the values of its results, which join the scope."""
+    if draft.scope.lazy and not any(0 in result.shape for result in call.results.values()):
+        return _promised(draft, call)
     computed = run_call(call)
     for name, result in computed.items():
-        known, shape = replace(call.results[name], value=result.stored), result.stored.shape
-        if known.shape != shape and 0 in known.shape:  # the values decide a size
-            known = replace(known, shape=shape, declared=known.shape)
+        due, known = call.results[name], call.results[name].holding(result.stored)
+        if due.shape != known.shape and 0 in due.shape:  # the values decide a size
+            known = replace(known, declared=due.shape)
         # What is drawn at random is nothing that another operation's result could be foretold from.
         call = call.with_result(name, known if call.definition.judging.sampling else draft.scope.add(known))
     return call
+
+
+def _stored(call: Call) -> dict[str, Array]:
+    return {name: result.stored for name, result in run_call(call).items()}
+
+
+def _promised(draft: Draft, call: Call) -> Call:
+    """The call with results whose values are computed when somebody asks for them."""
+    producer = Producer(call, len(draft.scope.operands), _stored)
+    results = {name: producer.result(name, reach_of(call, name)) for name in call.results}
+    if call.definition.judging.sampling is None:
+        results = {name: draft.scope.add(result) for name, result in results.items()}
+    return call.holding(call.inputs, results)
 
 
 def _fit(draft: Draft, kind: OperandType, linear: Array, floor: float) -> tuple[float, int]:

@@ -68,7 +68,7 @@ def run_call(call: Call, arithmetic: Arithmetic = BASELINE) -> dict[str, Result]
         return dict(call.definition.graphs.run(call, arithmetic))
     with np.errstate(all="ignore"):
         computed = call.definition.kernel(Values(call, arithmetic))
-        return {name: store(computed[name], argument) for name, argument in call.results.items()}
+        return arithmetic.settled(call, {name: store(computed[name], a) for name, a in call.results.items()})
 
 
 def store(computed: Array, argument: Argument) -> Result:

@@ -357,7 +357,7 @@ def _draw_largest(draft: Draft) -> None:
     found = draft.scope.find(lambda a: a.type == kind and a.rank >= 1 and _ordered(a))
     if found is None:
         adjust = _tied(parts, draft.chance(35)) if parts else None
-        found = draft.tensor("input", shape, low=low, high=high, adjust=adjust, fits=lambda a: False)
+        found = draft.tensor("input", shape, low=low, high=high, adjust=adjust, fits=_ordered)
     draft.put("input", found)
     size = found.shape[-1]
     draft.scalar("k", size if draft.chance(25) else draft.integer(1, size))

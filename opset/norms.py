@@ -159,7 +159,7 @@ def _draw_l2(draft: Draft) -> None:
         hollow = _hollow(draft, shape, place % len(shape), zero_point or 0)
         found = draft.tensor(
             "input", shape, scale=scale, zero_point=zero_point, adjust=_lifted(zero_point or 0, hollow),
-            fits=lambda a: False,
+            fits=suits,
         )  # fmt: skip
     draft.put("input", found)
     _put_axis(draft, place % found.rank, found.rank)

@@ -84,7 +84,7 @@ def _draw_shuffle(draft: Draft) -> None:
             groups, members = max(groups, 2), max(members, 3)
         shape = [draft.integer(1, 4) for _ in range(rank)]
         shape[axis] = groups * members
-        draft.tensor("input", tuple(shape), fits=lambda a: False)
+        draft.tensor("input", tuple(shape))
         draft.seed_odd("input")
     else:
         draft.put("input", found)
@@ -221,7 +221,7 @@ def draw_blocks_of(draft: Draft, sizes: Callable[[], Sizes], suits: Callable[[Si
     if found is None:
         scale = None if zero_point is None else draft.real(0.003, 0.05)
         shape = image_shape(*sizes(), nchw)
-        found = draft.tensor("input", shape, scale=scale, zero_point=zero_point, fits=lambda a: False)
+        found = draft.tensor("input", shape, scale=scale, zero_point=zero_point)
     draft.put("input", found)
     draft.seed_odd("input")
     return image_size(found.shape, nchw)

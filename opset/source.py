@@ -40,6 +40,17 @@ class SeededSource:
         return self._arrays
 
 
+class SwiftSource(SeededSource):
+    """The same with integers that cost a third: graphs take thousands. Other choices than `SeededSource` for a seed."""
+
+    def __init__(self, seed: int | str) -> None:
+        super().__init__(seed)
+        self._random = self._integers.random
+
+    def integer(self, low: int, high: int) -> int:
+        return low + int(self._random() * (high - low + 1))
+
+
 class BytesSource:
     """Choices decoded from bytes, as a fuzzer mutates them; when they run out every choice is the lowest."""
 

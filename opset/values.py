@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnhal.types import Array, FusedActivation, OperandType
 from opset.call import Argument, Call
 from opset.quantization import FLOATS, QUANTIZED
+
+if TYPE_CHECKING:
+    from opset.evaluate import Result
 
 EXACT_IN_FLOAT64 = 2**53
 BLOCK = 8  # terms summed together in the blocked order
@@ -66,6 +70,11 @@ class Arithmetic:
         # Products first, one axis for the terms in front, then the sum in this order.
         products = np.moveaxis(a, -1, 0)[..., :, None] * np.moveaxis(b, -2, 0)[..., None, :]
         return self._ordered(products)
+
+    def settled(self, call: Call, results: dict[str, Result]) -> dict[str, Result]:
+        """The results of a call as they are handed on."""
+        del call
+        return results
 
 
 BASELINE = Arithmetic()

@@ -272,7 +272,7 @@ def draw_image(draft: Draft, span: tuple[float, float], reach: float, depths: tu
         height, width = (1 if draft.chance(8) else draft.integer(2, largest) for _ in range(2))
         shape = image_shape(batch, height, width, draft.choose(depths), nchw)
         if fresh is None:
-            found = draft.tensor("input", shape, low=span[0], high=span[1], fits=lambda a: False)
+            found = draft.tensor("input", shape, low=span[0], high=span[1], fits=suits)
         else:
             found = draft.scope.add(fresh(draft, shape))
     draft.put("input", found)

@@ -1,0 +1,1 @@
+"""Random graphs: what single operations cannot find."""
