@@ -1,9 +1,9 @@
 """How often random graphs blame correct implementations: the reference's kernels in float32, in other orders of sums.
 
-`python -m benchmarks.false_alarms [--mix=small ...] [--graphs=1000] [--seed=0] [--jobs=2]` judges both on each graph, as
-driver's answers would be, and prints how many graphs fail or are poor, how near the nearest was to a failure, and what can
-be said of the graphs: the share of elements that are masked, saturated or zero, and of draws that were given up. Exit
-status 1 when there is an alarm. Campaigns on LiteRT's reference kernels are the third implementation.
+`python -m benchmarks.false_alarms [--mix=small ...] [--graphs=1000] [--seed=0] [--jobs=2]` judges both on each graph,
+as a driver's answers would be. It prints how many graphs fail or are poor, how near the nearest was to a failure, and
+what can be said of the graphs: the share of elements that are masked, saturated or zero, and of draws that were given
+up. Exit status 1 when there is an alarm. Campaigns on LiteRT's reference kernels are the third implementation.
 """
 
 from __future__ import annotations

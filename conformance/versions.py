@@ -15,7 +15,7 @@ from harness.batch import Batch
 from harness.case import Origin, Step, TestCase
 from harness.case_file import seal
 from harness.expectations import Agreement, Agrees, Returns
-from harness.make import describe, expected_outputs
+from harness.make import describe, expected_outputs, row_groups
 from harness.steps import Action
 from nnhal.memory import HardwareBuffer
 from nnhal.model import ExtensionNameAndPrefix, Model, Operand, Operation
@@ -106,9 +106,7 @@ def _level_batches(level: FeatureLevel, profile: str, seed: int) -> Iterator[Bat
         call = _some(added, level, number * 7, words)
         named = replace(accepted, number=number, seed=words, detail=f"{ACCEPTED}; {_name(call)}")
         model, values = model_of(call, constants(call, 0))
-        due = Returns(expected_outputs(call))
-        if call.definition.judging.grouped_by:
-            due = Returns()
+        due = Returns(expected_outputs(call), row_groups(call))
         steps = [*prepared(), Step(Action.EXECUTE, 0, due, inputs=tuple(values))]
         return seal(replace(case(steps, models=(model,), level=level), origin=named))
 

@@ -136,6 +136,8 @@ class ReferencePreparedModel(PreparedModel):
             return evaluate(self.model, inputs, self._arithmetic, check, limit)
         except LoopTimedOutError as error:
             raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, str(error)) from None
+        except ArithmeticError as error:  # scales that no fixed-point multiplier holds
+            raise DriverError(ErrorStatus.GENERAL_FAILURE, f"the numbers go too far: {error}") from None
 
 
 def _check(call: Call) -> None:

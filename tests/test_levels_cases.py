@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conformance import lifetimes, versions
+from harness.expectations import Returns
 from nnhal.device import DEFAULT_COMPILATION, CompilationConfig, PreparedModel
 from nnhal.model import DataLocation, Model
 from nnhal.types import FL1, FL2, FL3, FL4, FL5, FL8, Array, FeatureLevel, OperandLifeTime
@@ -102,6 +103,16 @@ def test_what_a_level_adds_needs_it_and_nothing_less() -> None:
             assert call is None or needed_level(call) == level
     assert not versions.newcomers(FL5)
     assert {d.name for d in versions.newcomers(FeatureLevel.FL7)} == {"RSQRT", "MIRROR_PAD", "REVERSE"}
+
+
+def test_what_is_accepted_must_give_all_its_results() -> None:
+    """Rows in any order, as GENERATE_PROPOSALS has them, are no reason to expect nothing."""
+    accepted = [b for b in versions.batches("full", 0) if "accepted.from.1.2" in b.id]
+    for number in (*range(12), 13):
+        case = accepted[0].make(number)
+        returns = case.steps[-1].expect
+        assert isinstance(returns, Returns)
+        assert len(returns.outputs) == len(case.models[0].main.output_indexes)
 
 
 def test_models_that_are_refused_are_invalid_at_every_earlier_level() -> None:
