@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from nnhal.model import Model, Operand, Operation, Subgraph, constant_value, is_tensor
 from nnhal.types import Array, OperandLifeTime, OperandType
@@ -98,6 +99,7 @@ def evaluate(
     arithmetic: Arithmetic = BASELINE,
     check: Callable[[Call], None] = lambda call: None,
     loop_timeout: int = UNHURRIED,
+    most_turns: int | None = None,
 ) -> list[Result]:
     """Runs a valid model: one rounding and saturation at the end of each operation.
 
@@ -106,18 +108,20 @@ def evaluate(
         inputs: stored values in the order of the model's input list; None for an omitted one.
         check: sees each call before it runs and may refuse it; those of referenced graphs too.
         loop_timeout: nanoseconds that a WHILE may run.
+        most_turns: how often a WHILE may run its body; None for any number.
 
     Returns:
         Results in the order of the model's output list.
 
     Raises:
-        LoopTimedOutError: a WHILE ran for longer.
+        LoopTimedOutError: a WHILE ran for longer, or more often.
     """
     graph = model.main
     known = {i: v for i, v in zip(graph.input_indexes, inputs, strict=True) if v is not None}
     results: dict[int, Result] = {}
     for operation in graph.operations:
-        call = _with_conduct(call_of(model, graph, operation, known), check, loop_timeout)
+        conduct = {"check": check, "loop_timeout": loop_timeout, "most_turns": most_turns}
+        call = with_conduct(call_of(model, graph, operation, known), **conduct)
         check(call)
         shapes = call.definition.infer(call)
         call = replace(call, results={n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
@@ -127,10 +131,9 @@ def evaluate(
     return [results[i] for i in graph.output_indexes]
 
 
-def _with_conduct(call: Call, check: Callable[[Call], None], loop_timeout: int) -> Call:
-    """The call with graphs that are run as the one that holds them is."""
-    inputs = {
-        name: replace(a, branch=replace(a.branch, check=check, loop_timeout=loop_timeout)) if a.branch else a
-        for name, a in call.inputs.items()
-    }
+def with_conduct(call: Call, **conduct: Any) -> Call:
+    """The call with graphs that are run in a certain way: fields of `Branch`, exchanged."""
+    if call.definition.graphs is None:
+        return call
+    inputs = {n: replace(a, branch=replace(a.branch, **conduct)) if a.branch else a for n, a in call.inputs.items()}
     return replace(call, inputs=inputs)

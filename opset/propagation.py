@@ -20,14 +20,16 @@ import numpy as np
 
 from nnhal.model import Model
 from nnhal.types import Array, OperandType, info
+from opset.branch import LoopTimedOutError
 from opset.call import Argument, Call
 from opset.evaluate import RELAXED_BITS, Allowance, Result, allowance, run_call, tolerance
-from opset.graph import call_of
+from opset.graph import call_of, with_conduct
 from opset.quantization import FLOATS, MANTISSA_BITS, QUANTIZED
 from opset.values import Arithmetic, Values
 
 SAFETY = 1.25  # times the spread that was seen: few runs do not reach the farthest correct implementation
 OPEN_RUNS = 2
+MOST_TURNS = 1000  # of a loop: moved values may keep one from ending
 LOOSE = 0.25  # of what a float output's elements differ by: an element that may be so far off says nothing
 LOOSE_STEPS = 32  # of 256 or 65536
 
@@ -136,8 +138,15 @@ def foretell(model: Model, inputs: Sequence[Array | None], relaxed: bool = False
         seed: of the signs.
 
     Raises:
-        UnforeseeableError: a size hangs on values that may be off.
+        UnforeseeableError: a size hangs on values that may be off, or a loop does not end.
     """
+    try:
+        return _foretold(model, inputs, relaxed, seed)
+    except LoopTimedOutError as error:
+        raise UnforeseeableError(str(error)) from None
+
+
+def _foretold(model: Model, inputs: Sequence[Array | None], relaxed: bool, seed: int) -> list[Due]:
     graph = model.main
     known = {i: v for i, v in zip(graph.input_indexes, inputs, strict=True) if v is not None}
     given = dict(known)
@@ -163,7 +172,7 @@ def _planned(model: Model, known: dict[int, Array], relaxed: bool) -> Iterator[_
     """The operations in order, on the baseline's values; `known` grows."""
     graph = model.main
     for operation in graph.operations:
-        call = call_of(model, graph, operation, known)
+        call = with_conduct(call_of(model, graph, operation, known), most_turns=MOST_TURNS)
         shapes = call.definition.infer(call)
         named = {n: _shaped(a, tuple(shapes[n])) for n, a in call.results.items()}
         call = call.holding(call.inputs, named)

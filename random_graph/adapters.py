@@ -204,9 +204,8 @@ def weave(scope: Scope, sources: Sequence[Argument], call: Call, names: Sequence
         due = call.inputs[name]
         if due.type not in WOVEN or due.value is None or not due.value.size or not 1 <= due.rank <= MOST_DIMENSIONS:
             continue
-        for source in (
-            s for s in sources if s.type == due.type and 1 <= s.rank <= MOST_DIMENSIONS and 0 not in s.shape
-        ):
+        fitting = [s for s in sources if s.type == due.type and 1 <= s.rank <= MOST_DIMENSIONS and 0 not in s.shape]
+        for source in fitting:
             adapter = Adapter(scope)
             own = scope.add(replace(due, key=None))
             try:

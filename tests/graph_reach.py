@@ -21,10 +21,10 @@ Row = tuple[str, str]  # operation, and its row of types
 GRAPHS = {
     "small": 2000,
     "single": 600,
-    "detection": 400,
+    "detection": 600,
     "convolution": 150,
     "casting": 300,
-    "comparison": 100,
+    "comparison": 400,
     **dict.fromkeys(("quant8_symm", "quant16_symm", "quant16_asymm", "bool8"), 60),
 }
 # FILL takes a list of sizes and a scalar. RANK gives a scalar, RANDOM_MULTINOMIAL what nobody can foretell.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from nnhal.model import Model, Operation
 from nnhal.types import Array, OperandLifeTime, OperandType
 from nnhal.types import OperationType as Op
+from opset.branch_examples import BELOW_FOUR, DOUBLE_AND_COUNT
 from opset.building import GraphBuilder
 from opset.call import Argument, scalar
 from opset.evaluate import tolerance
-from opset.propagation import foretell
+from opset.propagation import UnforeseeableError, foretell
 
 LIFE = OperandLifeTime
 F32, Q8, B8, I32 = (
@@ -186,3 +188,19 @@ def test_a_wrong_operation_in_the_middle_is_outside() -> None:
             fraction, exponent = np.frexp(now)
             now = np.ldexp(np.rint(fraction * 2**8) / 2**8, exponent)
     assert (np.abs(now - due.result.exact) > due.required).any()
+
+
+def test_a_loop_of_too_many_turns_is_unforeseeable() -> None:
+    """The second value is counted up to 4 while the first doubles: from -2000 on, more turns than are looked at."""
+    graph = GraphBuilder()
+    subgraph = Argument(OperandType.SUBGRAPH)
+    places = [graph.operand(replace(subgraph, branch=b), LIFE.SUBGRAPH) for b in (BELOW_FOUR, DOUBLE_AND_COUNT)]
+    one = Argument(I32, (1,))
+    places += [graph.operand(one, LIFE.SUBGRAPH_INPUT) for _ in range(2)]
+    out = graph.operand(one, LIFE.SUBGRAPH_OUTPUT)
+    graph.operations.append(Operation(int(Op.WHILE), tuple(places), (out,)))
+    model = graph.model()
+    [due] = foretell(model, [np.array([3], np.int32), np.array([1], np.int32)])
+    assert due.result.stored.tolist() == [24]
+    with pytest.raises(UnforeseeableError, match="the loop took more than 1000 turns"):
+        foretell(model, [np.array([3], np.int32), np.array([-2000], np.int32)])
