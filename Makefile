@@ -19,6 +19,8 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --driver=reference --fail-poor --tb=short
 	$(BIN)/python -m pytest -q -n 2 --profile=ci --fail-poor --tb=short \
 		--driver=reference,arithmetic=float32,order=reversed --driver=reference,arithmetic=float32,order=blocked
+	$(BIN)/python -m pytest random_graph/test_explore.py -q --hypothesis-profile=ci \
+		--driver=reference,arithmetic=float32,order=reversed
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -99,7 +99,7 @@ class LiteRT(Adapter):
         translation = _translation(model)
         if translation.artifact is None:
             return list(translation.unsupported)
-        tried = self._try(translation.artifact, _has_loop(model))
+        tried = self._try(model, translation.artifact)
         reason = tried if isinstance(tried, str) else None
         return [reason] * len(model.main.operations)
 
@@ -109,23 +109,23 @@ class LiteRT(Adapter):
         if translation.artifact is None:
             reason = next(reason for reason in translation.unsupported if reason is not None)
             raise DriverError(ErrorStatus.GENERAL_FAILURE, reason)
-        tried = self._try(translation.artifact, _has_loop(model), take=True)
+        tried = self._try(model, translation.artifact, take=True)
         if isinstance(tried, str):
             raise DriverError(ErrorStatus.GENERAL_FAILURE, tried)
         return _Prepared(model, translation.artifact, self._runtime, tried)
 
-    def _try(self, artifact: bytes, loop: bool, *, take: bool = False) -> _Interpreter | str:
+    def _try(self, model: Model, artifact: bytes, *, take: bool = False) -> _Interpreter | str:
         """An interpreter that has been tried out, or what the runtime said instead.
 
         Args:
+            model: what the file is the translation of.
             artifact: the file.
-            loop: there is one in it.
             take: the interpreter is the caller's alone; else it is kept, with the last few, for the next who asks.
         """
         with self._lock:
             tried = self._tried.pop(artifact, None)
         if tried is None:
-            tried = self._runtime.attempt(artifact, loop)
+            tried = self._runtime.attempt(model, artifact)
         if isinstance(tried, str) or not take:
             with self._lock:
                 self._tried[artifact] = tried
@@ -140,9 +140,9 @@ def _translation(model: Model) -> Translation:
     return model.translation
 
 
-def _has_loop(model: Model) -> bool:
+def _has(model: Model, code: OperationType) -> bool:
     graphs = (model.main, *model.referenced)
-    return any(operation.type == OperationType.WHILE for graph in graphs for operation in graph.operations)
+    return any(operation.type == code for graph in graphs for operation in graph.operations)
 
 
 def _check_deadline(deadline: int | None) -> None:
@@ -175,33 +175,80 @@ class _Runtime:
             model_content=artifact, num_threads=self._threads, experimental_op_resolver_type=self._resolver
         )
 
-    def attempt(self, artifact: bytes, loop: bool) -> _Interpreter | str:
+    def attempt(self, model: Model, artifact: bytes) -> _Interpreter | str:
         """The same, tried out on made-up values; or what the runtime said.
 
         Many kernels look at their types when they run and not before, so that only a run tells what is supported.
+        A loop might not end on such values: where there is one, only what is beside it is run, and the graphs inside.
 
         Args:
+            model: what the file is the translation of.
             artifact: the file.
-            loop: there is one in it, that might not end on such values: only the graphs inside are run.
         """
         try:
-            interpreter = self.load(artifact)
+            interpreter = self._load_checked(artifact) if _has(model, OperationType.DEQUANTIZE) else self.load(artifact)
             self._try_graphs(artifact)
-            if not loop:
-                interpreter.try_out()
+            return interpreter if _has(model, OperationType.WHILE) else self._try_out(interpreter, artifact)
         except (RuntimeError, ValueError) as error:
             return f"{self.name} {self.version}: {_message(error)}"
+
+    def _load_checked(self, artifact: bytes) -> _Interpreter:
+        """An interpreter of a file in which no operator gives its result another type than the file says.
+
+        DEQUANTIZE does so. Who reads the result may take it for the type of the file, and read or write behind its end.
+
+        Raises:
+            RuntimeError: there is such an operator, or the runtime refuses the file.
+        """
+        interpreter = self._open(artifact)
+        before = _types(interpreter)
+        ready = _Interpreter(interpreter)
+        after = _types(interpreter)
+        for place, said in before.items():
+            if after[place] != said:
+                raise RuntimeError(f"an operator gives {after[place].name} where its result is {said.name}")
+        return ready
+
+    def _try_out(self, interpreter: _Interpreter, artifact: bytes) -> _Interpreter:
+        """An interpreter that has run: on ones, over which no kernel should stumble; an index may have to be 0.
+
+        Raises:
+            RuntimeError: it does not run on either.
+        """
+        try:
+            interpreter.try_out(1)
+        except RuntimeError:
+            interpreter = self.load(artifact)  # one that has failed may run, with results that it has not computed
+            interpreter.try_out(0)
         return interpreter
 
     def _try_graphs(self, artifact: bytes) -> None:
-        """Runs the graphs that operators run, whether these would run them or not.
+        """Runs the graphs that operators run, whether these would run them or not, and what is beside a loop.
 
         Raises:
             RuntimeError: one does not run.
         """
         for name in self._open(artifact).get_signature_list():
-            graph = self._open(artifact).get_signature_runner(name)  # alone: graphs that hold it release its memory
-            graph(**{key: _made_up(details, 1) for key, details in graph.get_input_details().items()})
+            self._try_graph(artifact, name)
+
+    def _try_graph(self, artifact: bytes, name: str) -> None:
+        try:
+            self._run_graph(artifact, name, 1)
+        except RuntimeError:
+            self._run_graph(artifact, name, 0)
+
+    def _run_graph(self, artifact: bytes, name: str, number: int) -> None:
+        graph = self._open(artifact).get_signature_runner(name)  # alone: graphs that hold it release its memory
+        graph(**{key: _made_up(details, number) for key, details in graph.get_input_details().items()})
+
+
+def _types(interpreter: Any) -> dict[tuple[int, int], np.dtype[Any]]:
+    """Types of tensors by graph and index; those of the first graph alone where the runtime does not tell of others."""
+    if hasattr(interpreter, "num_subgraphs"):
+        graphs = [interpreter.get_tensor_details(number) for number in range(interpreter.num_subgraphs())]
+    else:
+        graphs = [interpreter.get_tensor_details()]
+    return {(n, details["index"]): np.dtype(details["dtype"]) for n, graph in enumerate(graphs) for details in graph}
 
 
 def _version(package: str) -> str:
@@ -243,16 +290,13 @@ class _Interpreter:
         self._interpreter.invoke()
         return [self._interpreter.get_tensor(index) for index in self._outputs]
 
-    def try_out(self) -> None:
-        """A run on made-up values: no kernel should stumble over ones; an index may have to be 0.
+    def try_out(self, number: int) -> None:
+        """A run on made-up values: that number everywhere.
 
         Raises:
             RuntimeError: it does not run.
         """
-        try:
-            self.run([_made_up(details, 1) for details in self._inputs])
-        except RuntimeError:
-            self.run([_made_up(details, 0) for details in self._inputs])
+        self.run([_made_up(details, number) for details in self._inputs])
 
 
 def _made_up(details: Mapping[str, Any], number: int) -> Array:

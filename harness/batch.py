@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from harness.case import Origin, TestCase
 from harness.verdict import Judgement
@@ -26,6 +27,17 @@ class SettledError(Exception):
         self.judgement = judgement
 
 
+class Draft(Protocol):
+    """A valid model of which it is not known yet what is due: to find out takes longer than to ask for support."""
+
+    @property
+    def question(self) -> TestCase:
+        """Asks whether the model is supported, which is the first step of the case."""
+
+    def make(self) -> TestCase | None:
+        """The case; None where it is not worth running, and the next draft stands for it."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Cases whose ids differ only in their number.
@@ -35,12 +47,15 @@ class Batch:
         numbers: which cases.
         make: makes the case of a number; raises NotApplicableError where there is none.
         file: where a saved case comes from; it is named by this instead of its id.
+        drafts: of a number, in order, where a driver is to be asked for support before the case is made: it is that of
+            the first draft that gives one.
     """
 
     origin: Origin
     numbers: tuple[int, ...]
     make: Callable[[int], TestCase]
     file: str = ""
+    drafts: Callable[[int], Iterable[Draft]] | None = None
 
     @property
     def id(self) -> str:

@@ -174,6 +174,22 @@ def _summary(model: Model) -> str:
     return f"{len(model.main.operations)} operations: {words}"
 
 
+def graph_question(model: Model, origin: Origin, *, level: FeatureLevel | None = None) -> TestCase:
+    """Asks for the support of a valid model: `graph_case` up to where it must be known what is due. It has no digest.
+
+    Args:
+        model: as for `graph_case`, and so are the others.
+        origin: its detail is filled in where it is empty.
+        level: that a driver needs.
+    """
+    present = [o for o in model.main.operands if o.lifetime != OperandLifeTime.NO_VALUE]
+    open_sizes = any(is_tensor(o.type) and not is_known(o.dimensions) for o in present)
+    due = level if level is not None else versions.needed_level(model)
+    detailed = replace(origin, detail=origin.detail or _summary(model))
+    needs = ("dynamic_shapes",) if open_sizes else ()
+    return TestCase(detailed, (model,), (Step(Action.QUERY),), due, needs=needs)
+
+
 def graph_case(
     model: Model,
     inputs: Sequence[Array | None],
@@ -196,16 +212,9 @@ def graph_case(
     """
     relaxed = model.relax_computation_float32_to_float16
     returns = Returns(expected_of_graph(model, inputs, relaxed), _graph_groups(model, inputs))
-    steps = (
-        Step(Action.QUERY),
-        Step(Action.PREPARE),
-        Step(Action.EXECUTE, 0, returns, mode, tuple(inputs)),
-    )
-    present = [o for o in model.main.operands if o.lifetime != OperandLifeTime.NO_VALUE]
-    open_sizes = any(is_tensor(o.type) and not is_known(o.dimensions) for o in present)
-    due = level if level is not None else versions.needed_level(model)
-    detailed = replace(origin, detail=origin.detail or _summary(model))
-    return seal(TestCase(detailed, (model,), steps, due, needs=("dynamic_shapes",) if open_sizes else ()))
+    question = graph_question(model, origin, level=level)
+    rest = Step(Action.PREPARE), Step(Action.EXECUTE, 0, returns, mode, tuple(inputs))
+    return seal(replace(question, steps=(*question.steps, *rest)))
 
 
 INVALID = (ErrorStatus.INVALID_ARGUMENT,)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness.batch import Batch, NotApplicableError, SettledError
+from harness.batch import Batch, Draft, NotApplicableError, SettledError
 from harness.case import EXTENSION, TestCase
-from harness.case_file import save
+from harness.case_file import save, seal
 from harness.driver import Driver, DriverFacts, ask_facts
 from harness.guards import Arena
 from harness.judge import judge
@@ -57,6 +57,14 @@ class Options:
     driver_log: str = ""
     pages: bool = False
     selection: tuple[str, ...] = ()
+
+
+class Asked(NamedTuple):
+    """What a driver answered to the question that goes before a case, with its log, and when it was asked."""
+
+    judgement: Judgement
+    log: str
+    started: float
 
 
 @dataclass
@@ -129,7 +137,7 @@ class Session:
         """Makes and checks one case."""
         origin = replace(batch.origin, number=number)
         try:
-            case = batch.make(number)
+            case, asked = self._made(batch, number)
         except NotApplicableError as reason:
             judgement = Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "make", str(reason))
             return self._finish(TestCase(origin, (), ()), judgement)
@@ -138,20 +146,42 @@ class Session:
         except Exception as error:  # a defect of the suite; it must not end the run or be charged to the driver
             text = f"the case could not be made: {type(error).__name__}: {error}"
             return self._finish(TestCase(origin, (), ()), Judgement(Verdict.INTERNAL, Cause.SUITE, "make", text))
-        return self.check(case, batch.file)
+        return self.check(case, batch.file, asked)
 
-    def check(self, case: TestCase, file: str = "") -> Record:
+    def _made(self, batch: Batch, number: int) -> tuple[TestCase, Asked | None]:
+        """A case of a batch, or the question before it where all ends there; then with what was answered."""
+        if batch.drafts is None:
+            return batch.make(number), None
+        for draft in batch.drafts(number):
+            question = draft.question
+            if self._barred(question) is not None:
+                return question, None
+            started = time.perf_counter()
+            asked = Asked(*self._attempt(question, pages=self.options.pages), started)
+            if asked.judgement.verdict in BAD:
+                return _failing(draft), asked
+            if asked.judgement.verdict != Verdict.PASS:
+                return question, asked
+            self._history.append(question)
+            case = draft.make()
+            if case is not None:
+                self._history.pop()  # the case asks it again
+                return case, None
+        raise ValueError(f"none of its drafts can be {batch.id}-{number}")
+
+    def check(self, case: TestCase, file: str = "", asked: Asked | None = None) -> Record:
         """Runs, judges, repeats where it failed, waives and records a case.
 
         Args:
             case: what to check.
             file: where the case was loaded from, if it was.
+            asked: what came of running it, where that is known.
         """
-        started = time.perf_counter()
-        barred = self._barred(case)
+        started = time.perf_counter() if asked is None else asked.started
+        barred = self._barred(case) if asked is None else None
         if barred is not None:
             return self._finish(case, barred, file)
-        judgement, log = self._attempt(case, pages=self.options.pages)
+        judgement, log = self._attempt(case, pages=self.options.pages) if asked is None else asked[:2]
         repeated, saved = "", ""
         if judgement.verdict in BAD and judgement.verdict != Verdict.INTERNAL:
             judgement, repeated, saved = self._look_again(case, judgement)
@@ -298,6 +328,15 @@ class Session:
         if not waiver and (judgement.verdict in BAD or (poor and options.fail_poor)):
             self.failed += 1
         return record
+
+
+def _failing(draft: Draft) -> TestCase:
+    """The case of a draft with whose question the driver fails; the question, where that says all that there is."""
+    try:
+        case = draft.make()
+    except Exception:  # it is not applicable, cannot be made, or rests on a driver that fails, too
+        case = None
+    return seal(draft.question) if case is None else case
 
 
 def _silence(error: Exception, in_process: bool) -> Judgement:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nnhal.memory import Memory
-from nnhal.types import Array, OperandLifeTime, OperandType, info, is_extension
+from nnhal.types import OPERAND_TYPES, Array, OperandLifeTime, OperandType, info, is_extension
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class Request:
 
 def is_tensor(operand_type: int) -> bool:
     """Whether operands of this type have dimensions. Extension types count as tensors: only their driver knows."""
-    return True if is_extension(operand_type) else info(operand_type).tensor
+    kind = OPERAND_TYPES.get(operand_type)  # type: ignore[call-overload]  # codes as plain integers find their type too
+    return kind.tensor if kind is not None else is_extension(operand_type) or info(operand_type).tensor
 
 
 def is_known(dimensions: tuple[int, ...]) -> bool:

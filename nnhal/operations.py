@@ -17,6 +17,7 @@ from typing import Any
 from nnhal.types import FL1, FeatureLevel, OperandType, OperationType
 
 FORMAT = 1  # of operations.json
+MOST_KEPT = 64  # operands of a form whose names are kept
 
 
 class RuleKind(str, Enum):
@@ -128,8 +129,24 @@ class Form:
         """The smallest number of inputs of a form with a variadic operand."""
         return sum(operand.fewest if operand.variadic else 1 for operand in self.operands)
 
+    @cached_property
+    def _names(self) -> dict[int, tuple[str, ...]]:
+        return {}
+
+    @cached_property
+    def _found(self) -> dict[str, OperandDef]:
+        return {}
+
     def names(self, count: int) -> tuple[str, ...]:
         """Names of `count` inputs in order; those of a variadic operand are numbered: `inputs0`, `inputs1`."""
+        known = self._names.get(count)
+        if known is None:
+            known = self._named(count)
+            if count <= MOST_KEPT:
+                self._names[count] = known
+        return known
+
+    def _named(self, count: int) -> tuple[str, ...]:
         names: list[str] = []
         for operand in self.operands:
             if operand.variadic:
@@ -144,6 +161,12 @@ class Form:
         Raises:
             KeyError: there is none.
         """
+        known = self._found.get(name)
+        if known is None:
+            known = self._found[name] = self._find(name)
+        return known
+
+    def _find(self, name: str) -> OperandDef:
         for operand in self.operands:
             if operand.name == name or (
                 operand.variadic and name.startswith(operand.name) and name[len(operand.name) :].isdigit()
@@ -218,13 +241,47 @@ class OperationInfo:
                         found.append(Signature(f"{name}/out{number}", max(level, first), form, count, row, number))
         return tuple(found)
 
+    @cached_property
+    def _result_names(self) -> dict[int, tuple[str, ...]]:
+        return {}
+
     def result_names(self, count: int) -> tuple[str, ...]:
         """Names of `count` results in order, numbered where variadic."""
-        there = tuple(r for r in self.results if not r.with_counts or count in r.with_counts)
-        return Form("results", there).names(count)
+        known = self._result_names.get(count)
+        if known is None:
+            there = tuple(r for r in self.results if not r.with_counts or count in r.with_counts)
+            known = self._result_names[count] = Form("results", there).names(count)
+        return known
+
+    @cached_property
+    def _result_types(self) -> dict[tuple[str, str], tuple[str, OperandType]]:
+        return {}
+
+    def result_type(self, signature: Signature, name: str) -> tuple[str, OperandType]:
+        """The name of a result without the number that a variadic one has, and its type in a signature."""
+        key = signature.id, name
+        known = self._result_types.get(key)
+        if known is None:
+            base = name if name in signature.row.types else name.rstrip("0123456789")
+            operand = next(result for result in self.results if result.name == base)
+            known = self._result_types[key] = base, self.type_of(signature, operand)
+        return known
 
     def match(self, inputs: Sequence[int], outputs: Sequence[int], form_hint: str | None = None) -> Signature | None:
         """The signature that operands of these types make, or None."""
+        key = (tuple(inputs), tuple(outputs), form_hint)
+        known = self._matches.get(key)
+        if known is None:
+            known = self._match(inputs, outputs, form_hint)
+            if known is not None and len(inputs) <= MOST_KEPT:
+                self._matches[key] = known
+        return known
+
+    @cached_property
+    def _matches(self) -> dict[tuple[tuple[int, ...], tuple[int, ...], str | None], Signature]:
+        return {}
+
+    def _match(self, inputs: Sequence[int], outputs: Sequence[int], form_hint: str | None) -> Signature | None:
         for signature in self.signatures:
             if form_hint is None or signature.form.name == form_hint:
                 names = self._fits(signature, len(inputs), len(outputs))

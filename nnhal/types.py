@@ -132,8 +132,8 @@ def info(operand_type: int) -> OperandTypeInfo:
         KeyError: the code is an extension's or unknown.
     """
     try:
-        return OPERAND_TYPES[OperandType(operand_type)]
-    except ValueError:
+        return OPERAND_TYPES[operand_type]  # type: ignore[index]  # codes as plain integers find their type too
+    except KeyError:
         raise KeyError(f"operand type {operand_type} is not a built-in type") from None
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from nnhal.model import (
     DataLocation,
     Model,
@@ -13,13 +11,14 @@ from nnhal.model import (
     Operation,
     Subgraph,
     constant_bytes,
-    count_consumers,
     is_tensor,
 )
 from nnhal.types import OperandLifeTime, OperandType
 from opset.call import Argument
 
 CONSTANT_ALIGNMENT = 4  # bytes; where a constant starts in the model's values
+SCALARS = frozenset(kind for kind in OperandType if not is_tensor(kind))
+NOWHERE = DataLocation()
 _CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 
 
@@ -36,27 +35,27 @@ class GraphBuilder:
 
     def operand(self, argument: Argument, lifetime: OperandLifeTime) -> int:
         """Adds an operand with the type, shape and quantisation of an argument, and its value if it is a constant."""
-        location = DataLocation()
+        location = NOWHERE
         if lifetime == OperandLifeTime.CONSTANT_COPY:
             if argument.value is None:
                 raise ValueError("a constant needs a value")
-            location = self._constant(np.ascontiguousarray(argument.value).tobytes())
+            location = self._constant(argument.value.tobytes())
         elif lifetime == OperandLifeTime.SUBGRAPH:
             if argument.branch is None:
                 raise ValueError("a subgraph operand needs a graph")
             location = DataLocation(offset=self.embed(argument.branch.model))
-        self.operands.append(
-            Operand(
-                argument.type,
-                (argument.declared or argument.shape) if is_tensor(argument.type) else (),
-                argument.scale,
-                argument.zero_point,
-                lifetime,
-                location,
-                argument.channel,
-            )
-        )
-        index = len(self.operands) - 1
+        made = object.__new__(Operand)
+        own = made.__dict__
+        own["type"] = argument.type
+        own["dimensions"] = (argument.declared or argument.shape) if argument.type not in SCALARS else ()
+        own["scale"] = argument.scale
+        own["zero_point"] = argument.zero_point
+        own["lifetime"] = lifetime
+        own["location"] = location
+        own["extra_params"] = argument.channel
+        own["number_of_consumers"] = 0
+        index = len(self.operands)
+        self.operands.append(made)
         if lifetime == OperandLifeTime.SUBGRAPH_INPUT:
             self.inputs.append(index)
         elif lifetime == OperandLifeTime.SUBGRAPH_OUTPUT:
@@ -88,9 +87,13 @@ class GraphBuilder:
 
     def subgraph(self) -> Subgraph:
         """The finished graph, consumers counted."""
-        return count_consumers(
-            Subgraph(tuple(self.operands), tuple(self.operations), tuple(self.inputs), tuple(self.outputs))
-        )
+        reads = [0] * len(self.operands)
+        for operation in self.operations:
+            for index in operation.inputs:
+                reads[index] += 1
+        for operand, number in zip(self.operands, reads, strict=True):
+            operand.__dict__["number_of_consumers"] = number  # nobody else holds them yet
+        return Subgraph(tuple(self.operands), tuple(self.operations), tuple(self.inputs), tuple(self.outputs))
 
     def model(self, relaxed: bool = False) -> Model:
         """The finished graph with its constants and the graphs it refers to."""
@@ -102,7 +105,15 @@ class GraphBuilder:
         )
 
     def _constant(self, data: bytes) -> DataLocation:
-        self.values += bytes(-len(self.values) % CONSTANT_ALIGNMENT)
-        location = DataLocation(0, len(self.values), len(data))
-        self.values += data
+        values = self.values
+        over = len(values) % CONSTANT_ALIGNMENT
+        if over:
+            values += bytes(CONSTANT_ALIGNMENT - over)
+        location = object.__new__(DataLocation)
+        own = location.__dict__
+        own["pool_index"] = 0
+        own["offset"] = len(values)
+        own["length"] = len(data)
+        own["padding"] = 0
+        values += data
         return location

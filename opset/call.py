@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +43,23 @@ class Argument:
     declared: tuple[int, ...] | None = None
     branch: Branch | None = None
 
+    # By hand: what a frozen dataclass makes for itself takes three times as long, and graphs have thousands of these.
+    def __init__(self, type: OperandType, shape: tuple[int, ...] = (), scale: float = 0.0, zero_point: int = 0,
+                 channel: ChannelQuant | None = None, value: Array | None = None, omitted: bool = False,
+                 key: int | None = None, declared: tuple[int, ...] | None = None,
+                 branch: Branch | None = None) -> None:  # fmt: skip
+        own = self.__dict__
+        own["type"] = type
+        own["shape"] = shape
+        own["scale"] = scale
+        own["zero_point"] = zero_point
+        own["channel"] = channel
+        own["value"] = value
+        own["omitted"] = omitted
+        own["key"] = key
+        own["declared"] = declared
+        own["branch"] = branch
+
     @property
     def rank(self) -> int:
         """Number of dimensions."""
@@ -63,7 +80,17 @@ class Argument:
     def keyed(self, key: int | None) -> Argument:
         """The same operand under another key."""
         changed = object.__new__(type(self))
-        changed.__dict__.update(self.__dict__, key=key)
+        own = changed.__dict__
+        own.update(self.__dict__)
+        own["key"] = key
+        return changed
+
+    def declaring(self, dimensions: tuple[int, ...] | None) -> Argument:
+        """The same operand with other declared dimensions."""
+        changed = object.__new__(type(self))
+        own = changed.__dict__
+        own.update(self.__dict__)
+        own["declared"] = dimensions
         return changed
 
     def holding(self, value: Array) -> Argument:
@@ -81,7 +108,7 @@ class Argument:
         """
         if self.value is None:
             raise ValueError("the value is not known")
-        raw = self.value.reshape(-1)[0].item()
+        raw = self.value.item(0)
         return bool(raw) if self.type == OperandType.BOOL else raw
 
 
@@ -100,6 +127,15 @@ class Call:
     inputs: Mapping[str, Argument]
     results: Mapping[str, Argument] = field(default_factory=dict)
     level: FeatureLevel = FL8
+
+    def __init__(self, definition: OperationDef, signature: Signature, inputs: Mapping[str, Argument],
+                 results: Mapping[str, Argument] | None = None, level: FeatureLevel = FL8) -> None:  # fmt: skip
+        own = self.__dict__
+        own["definition"] = definition
+        own["signature"] = signature
+        own["inputs"] = inputs
+        own["results"] = {} if results is None else results
+        own["level"] = level
 
     def __getitem__(self, name: str) -> Argument:
         """The input or result of that name; a trailing input that was left off has its default."""
@@ -126,17 +162,15 @@ class Call:
 
     def holding(self, inputs: Mapping[str, Argument], results: Mapping[str, Argument]) -> Call:
         """The same operation on other operands."""
-        changed = object.__new__(Call)
-        changed.__dict__.update(self.__dict__, inputs=inputs, results=results)
-        return changed
+        return Call(self.definition, self.signature, inputs, results, self.level)
 
     def with_input(self, name: str, argument: Argument) -> Call:
         """The same call with one input exchanged (or added at the end)."""
-        return replace(self, inputs={**self.inputs, name: argument})
+        return self.holding({**self.inputs, name: argument}, self.results)
 
     def with_result(self, name: str, argument: Argument) -> Call:
         """The same call with one result exchanged."""
-        return replace(self, results={**self.results, name: argument})
+        return self.holding(self.inputs, {**self.results, name: argument})
 
     def with_operand(self, name: str, argument: Argument) -> Call:
         """The same call with one input or result exchanged."""
@@ -154,12 +188,24 @@ SCALAR_DTYPES = {
 
 def scalar(operand_type: OperandType, value: float | bool) -> Argument:
     """A scalar operand with a value."""
+    if type(value) is int or type(value) is bool:
+        return _whole_scalar(operand_type, value)
     return Argument(operand_type, (), value=np.array(value, SCALAR_DTYPES[operand_type]))
+
+
+@lru_cache(maxsize=1024)
+def _whole_scalar(operand_type: OperandType, value: int) -> Argument:
+    """Most scalars are codes and small numbers: the same ones again and again."""
+    array = np.array(value, SCALAR_DTYPES[operand_type])
+    array.flags.writeable = False
+    return Argument(operand_type, (), value=array)
 
 
 def int32_tensor(values: object) -> Argument:
     """A TENSOR_INT32 of rank 1 (shapes, axes, permutations)."""
-    array = np.asarray(values, np.int32).reshape(-1)
+    array = np.asarray(values, np.int32)
+    if array.ndim != 1:
+        array = array.reshape(-1)
     return Argument(OperandType.TENSOR_INT32, array.shape, value=array)
 
 

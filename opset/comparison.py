@@ -90,8 +90,8 @@ def _comparison_draw(equality: bool) -> Callable[[Draft], None]:
             return
         if kind == I32:  # the last: neighbours that float32 cannot tell apart
             low, high = draft.choose(((-2, 1), (-3, 3), (2**30 - 2, 2**30 + 2)))
-            draft.tensor("a", shapes[0], low=low, high=high)
-            draft.tensor("b", shapes[1], low=low, high=high)
+            draft.tensor("a", shapes[0], low=low, high=high, accept=(INT32.min, INT32.max))
+            draft.tensor("b", shapes[1], low=low, high=high, accept=(INT32.min, INT32.max))
             return
         adjust = None if kind == B8 else _on_grid(draft.choose((1, 1, 2) if equality else (1, 2, 64)))
         reach = 2.0 if equality else draft.choose((2.0, 8.0))

@@ -130,6 +130,7 @@ class Judging:
         moves: whether results are stored values of all quantised inputs, wherever these have the result's scale and
             zero point and the bound says exact: nothing is rounded then, and a step off is worth a report though
             `steps` allows it. By name of the result that of the input, where not all of them count.
+        hashed: operands of whose stored values the least change may give any other result.
     """
 
     bound: Bounder
@@ -139,6 +140,7 @@ class Judging:
     sampling: Sampling | None = None
     grouped_by: str = ""
     moves: bool | Mapping[str, str] = False
+    hashed: tuple[str, ...] = ()
 
     def steps_of(self, result: str) -> int:
         """Stored steps that a quantised result may be off."""
@@ -334,9 +336,9 @@ def no_error(values: Values, results: Mapping[str, Array]) -> Bound:
 
 
 def exact(words: str, left_open: LeftOpen | None = None, steps: int | Mapping[str, int] = 1, *,
-          moves: bool | Mapping[str, str] = True) -> Judging:  # fmt: skip
+          moves: bool | Mapping[str, str] = True, hashed: tuple[str, ...] = ()) -> Judging:  # fmt: skip
     """No error at all, because of what the words say."""
-    return Judging(no_error, f"exact: {words}", left_open, steps, moves=moves)
+    return Judging(no_error, f"exact: {words}", left_open, steps, moves=moves, hashed=hashed)
 
 
 def moved(left_open: LeftOpen | None = None, steps: int | Mapping[str, int] = 1) -> Judging:

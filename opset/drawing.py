@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -76,8 +77,14 @@ class Scope:
         self.operands.append(known)
         return known
 
+    def adopt(self, argument: Argument) -> Argument:
+        """Takes in an operand that nobody else holds yet, as it is."""
+        argument.__dict__["key"] = len(self.operands)
+        self.operands.append(argument)
+        return argument
+
     def take(self, argument: Argument) -> None:
-        """Called when an operand becomes an input of a call."""
+        """Called when an operand of the scope becomes an input of a call."""
 
     def settle(self) -> None:
         """Called when a call has its inputs, before anything is computed.
@@ -86,16 +93,22 @@ class Scope:
             UnsatisfiableError: they will not do.
         """
 
-    def find(self, fits: Callable[[Argument], bool], empty: bool = False) -> Argument | None:
+    def find(self, fits: Callable[[Argument], bool], empty: bool = False,
+             kind: OperandType | None = None) -> Argument | None:  # fmt: skip
         """An operand that fits, or None when there is none or the choice falls on a new one.
 
         Args:
             fits: the demand.
             empty: operands without elements, which some operations give, will do too.
+            kind: only operands of this type are asked whether they fit.
         """
         if not self.operands or self.source.integer(0, 99) >= self.reuse:
             return None
-        found = [argument for argument in self.operands if (empty or 0 not in argument.shape) and fits(argument)]
+        found = [
+            argument
+            for argument in self.operands
+            if (kind is None or argument.type == kind) and (empty or 0 not in argument.shape) and fits(argument)
+        ]
         return choice(self.source, found) if found else None
 
     def supply(self, kind: OperandType, shape: tuple[int, ...], fits: Callable[[Argument], bool],
@@ -155,40 +168,43 @@ class Draft:
 
     def type(self, name: str) -> OperandType:
         """The type of an input or result in this signature."""
-        operand_type = self.signature.row.types.get(name)
+        signature = self.signature
+        operand_type = signature.row.types.get(name)
         if operand_type is not None:
             return operand_type
-        fixed = self.signature.form.operand(name)
-        return fixed.type if fixed.type is not None else self.signature.row.types[fixed.name]
+        fixed = signature.form.operand(name)
+        return fixed.type if fixed.type is not None else signature.row.types[fixed.name]
 
     # --- choices ---
 
     def integer(self, low: int, high: int) -> int:
         """An integer, both ends included."""
-        return self.source.integer(low, high)
+        return self.scope.source.integer(low, high)
 
     def choose(self, options: Sequence[T]) -> T:
         """One of the options."""
-        return choice(self.source, options)
+        return options[self.scope.source.integer(0, len(options) - 1)]
 
     def chance(self, percent: int) -> bool:
         """True that often."""
-        return self.source.integer(0, 99) < percent
+        return self.scope.source.integer(0, 99) < percent
 
     def real(self, low: float, high: float) -> float:
         """A real number with an awkward fraction, as float32."""
-        return float32(low + (high - low) * self.source.integer(0, 1_000_003) / 1_000_003)
+        return float32(low + (high - low) * self.scope.source.integer(0, 1_000_003) / 1_000_003)
 
     def shape(self, ranks: tuple[int, int], largest: int = SMALL) -> tuple[int, ...]:
         """Dimensions of a rank in the range, at least 1 each, not too many elements in all."""
-        rank = self.integer(*ranks)
-        if self.scope.reuse and rank > COMMON_RANK and ranks[0] < rank and self.chance(90):
-            rank = max(ranks[0], self.integer(1, COMMON_RANK))  # few operations would go on from it
-        sizes, left = [], self.scope.largest
-        if self.scope.stretch != 1.0:
-            largest = max(1, round(largest * self.scope.stretch))
+        scope = self.scope
+        integer = scope.source.integer
+        rank = integer(*ranks)
+        if scope.reuse and rank > COMMON_RANK and ranks[0] < rank and self.chance(90):
+            rank = max(ranks[0], integer(1, COMMON_RANK))  # few operations would go on from it
+        sizes, left = [], scope.largest
+        if scope.stretch != 1.0:
+            largest = max(1, round(largest * scope.stretch))
         for _ in range(rank):
-            size = self.integer(1, min(largest, max(left, 1)))
+            size = integer(1, min(largest, max(left, 1)))
             left //= size
             sizes.append(size)
         return tuple(sizes)
@@ -228,32 +244,33 @@ class Draft:
             adjust: changes the stored values of a new operand: to plant ties, zeros, ends of the range.
             accept: range for an operand of the scope, where it may be wider than for a new one.
         """
-        kind = self.type(name)
-        if accept is None and (low, high) == COMMON:
-            accept = (-WIDE, WIDE)  # no range was asked for
+        scope, kind = self.scope, self.type(name)
+        if accept is None:  # a wider range where none was asked for
+            accept = (-WIDE, WIDE) if (low, high) == COMMON else (low, high)
+        lowest, highest = accept
+        plain = kind == OperandType.TENSOR_INT32
 
-        def suits(a: Argument) -> bool:
-            return (
-                a.type == kind
-                and (a.shape == shape if shape is not None else ranks[0] <= a.rank <= ranks[1])
-                and (a.scale == scale if scale is not None else kind != OperandType.TENSOR_INT32 or not a.scale)
-                and (zero_point is None or a.zero_point == zero_point)
-                and channel_dim is None
-                and within(a, *(accept or (low, high)))
-                and (fits is None or fits(a))
-            )
+        def suits(a: Argument) -> bool:  # of the type
+            if a.shape != shape and (shape is not None or not ranks[0] <= len(a.shape) <= ranks[1]):
+                return False
+            if a.scale != scale if scale is not None else plain and a.scale:
+                return False
+            if channel_dim is not None or (zero_point is not None and a.zero_point != zero_point):
+                return False
+            reach = a.reach
+            return reach is not None and lowest <= reach[0] and reach[1] <= highest and (fits is None or fits(a))
 
-        argument = self.scope.find(suits)
+        argument = scope.find(suits, kind=kind)
         if argument is not None:
             return self.put(name, argument)
         dimensions = self.shape(ranks, largest) if shape is None else shape
         if adjust is None or fits is not None:
-            argument = self.scope.supply(kind, dimensions, suits, scale, zero_point)
+            argument = scope.supply(kind, dimensions, suits, scale, zero_point)
         if argument is None:
             argument = self._fresh(kind, dimensions, (low, high), scale, zero_point, channel_dim)
             if adjust is not None:
                 argument = _adjusted(argument, adjust)
-            argument = self.scope.add(argument)
+            argument = scope.adopt(argument)
         return self.put(name, argument)
 
     def operand(self, kind: OperandType, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> Argument:
@@ -262,9 +279,7 @@ class Draft:
         if accept == COMMON:
             accept = (-100, 100) if kind == OperandType.TENSOR_INT32 else (-WIDE, WIDE)
         # Not one whose size a model leaves open: graphs that are run by an operation may demand known sizes.
-        found = self.scope.find(
-            lambda a: a.type == kind and a.shape == shape and a.declared is None and within(a, *accept)
-        )
+        found = self.scope.find(lambda a: a.shape == shape and a.declared is None and within(a, *accept), kind=kind)
         return found or self.scope.add(self.fresh(kind, shape, low, high))
 
     def fresh(self, kind: OperandType, shape: tuple[int, ...], low: float, high: float) -> Argument:
@@ -284,7 +299,8 @@ class Draft:
 
     def put(self, name: str, argument: Argument) -> Argument:
         """Makes an argument the input of that name."""
-        self.scope.take(argument)
+        if argument.key is not None:
+            self.scope.take(argument)
         self.inputs[name] = argument
         return argument
 
@@ -314,8 +330,9 @@ class Draft:
         rng = self.source.generator() if not self.scope.lazy else None
         if kind == OperandType.TENSOR_BOOL8:
             return self._valued(
-                Argument(kind, shape), rng, lambda r: r.integers(0, 2, shape).astype(np.uint8), (0.0, 1.0)
-            )
+                Argument(kind, shape), rng,
+                lambda r: r.integers(0, 2, math.prod(shape)).astype(np.uint8).reshape(shape), (0.0, 1.0),
+            )  # fmt: skip
         if kind in FLOATS:
             return self._valued(Argument(kind, shape), rng, lambda r: float_values(r, shape, span, kind), span)
         if kind == OperandType.TENSOR_INT32:
@@ -339,7 +356,7 @@ class Draft:
         dtype, ends = info(kind).dtype, ((low - zero_point) * scale, (high - zero_point) * scale)
         return self._valued(
             Argument(kind, shape, scale, zero_point), rng,
-            lambda r: r.integers(low, high + 1, shape).astype(dtype), ends,
+            lambda r: r.integers(low, high + 1, math.prod(shape)).astype(dtype).reshape(shape), ends,
         )  # fmt: skip
 
     def _valued(self, argument: Argument, rng: np.random.Generator | None,
@@ -357,8 +374,7 @@ class Draft:
         bottom *= self.real(0.55, 1.0)
         top *= self.real(0.55, 1.0)
         scale = float32(max(top - bottom, 1e-4) / (high - low))
-        zero = int(np.clip(round(low - bottom / scale), low, high))
-        return scale, zero
+        return scale, min(max(round(low - bottom / scale), low), high)
 
 
 def with_odd(rng: np.random.Generator, value: Array, finite: bool) -> Array:
@@ -395,14 +411,16 @@ def float_values(
 ) -> Array:
     """Uniform values with, now and then, the ends of the range and round numbers among them."""
     low, high = span
-    value = rng.random(shape) * (high - low) + low
+    # One dimension first: NumPy takes longer to find out how many numbers a shape asks for than to draw them.
+    value = rng.random(math.prod(shape)).reshape(shape) * (high - low) + low
     if value.size >= 4 and rng.random() < 0.3:
         special = [x for x in (0.0, 1.0, -1.0, 0.5, low, high, 6.0) if low <= x <= high]
         places = rng.integers(0, value.size, 1 + value.size // 8)
         value.reshape(-1)[places] = rng.choice(special, len(places))
     stored = value.astype(info(kind).dtype)
     # Rounding to the stored type must not leave the range: a domain's edge may be forbidden (LOG of 0).
-    return np.asarray(np.clip(stored, np.asarray(low, stored.dtype), np.asarray(high, stored.dtype)))
+    ends = np.asarray(low, stored.dtype), np.asarray(high, stored.dtype)
+    return np.asarray(np.minimum(np.maximum(stored, ends[0]), ends[1]))
 
 
 def whole_span(span: tuple[float, float]) -> tuple[int, int]:
@@ -413,4 +431,4 @@ def whole_span(span: tuple[float, float]) -> tuple[int, int]:
 def integer_values(rng: np.random.Generator, shape: tuple[int, ...], span: tuple[float, float]) -> Array:
     """Uniform int32 values; the default span of reals becomes -100 to 100."""
     low, high = whole_span(span)
-    return rng.integers(low, high + 1, shape).astype(np.int32)
+    return rng.integers(low, high + 1, math.prod(shape)).astype(np.int32).reshape(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -39,28 +40,31 @@ def complete(draft: Draft, drawn: Call) -> Call:
     A free output scale is fitted to the result before activation, so that an activation that is left out shows.
     """
     if draft.results:
-        return _computed(draft, replace(drawn, results=dict(draft.results)))
-    definition, row = drawn.definition, drawn.signature.row
+        return _computed(draft, drawn.holding(drawn.inputs, dict(draft.results)))
+    definition, signature = drawn.definition, drawn.signature
+    about = definition.info
     shapes = definition.infer(drawn)
     fixed = {**draft.wanted, **definition.quantization(drawn)}
     results: dict[str, Argument] = {}
-    if drawn.signature.results is not None:
-        shapes = {name: shapes[name] for name in definition.info.result_names(drawn.signature.results)}
+    free: list[str] = []
+    if signature.results is not None:
+        shapes = {name: shapes[name] for name in about.result_names(signature.results)}
     for name, shape in shapes.items():
-        base = name if name in row.types else name.rstrip("0123456789")
-        operand = next(r for r in definition.results if r.name == base)
-        kind = operand.type if operand.type is not None else row.types[base]
-        scale, zero = fixed.get(name, fixed.get(base, (0.0, 0)))
-        results[name] = Argument(kind, tuple(shape), float32(scale), zero)
-    call = replace(drawn, results=results)
-    free = [n for n, a in results.items() if a.type in QUANTIZED and a.scale == 0]
+        base, kind = about.result_type(signature, name)
+        scale, zero = fixed.get(name) or fixed.get(base) or (0.0, 0)
+        scale = float32(scale) if scale else 0.0
+        results[name] = Argument(kind, tuple(shape), scale, zero)
+        if not scale and kind in QUANTIZED:
+            free.append(name)
+    call = drawn.holding(drawn.inputs, results)
     if free:
         with np.errstate(all="ignore"):
             linear = definition.kernel(Values(call, linear=True))
         floor = scale_floor(call)
         for name in free:
             scale, zero = _fit(draft, results[name].type, linear[name], floor)
-            call = call.with_result(name, replace(results[name], scale=scale, zero_point=zero))
+            due = results[name]
+            call = call.with_result(name, Argument(due.type, due.shape, scale, zero))
     return _computed(draft, call)
 
 
@@ -87,16 +91,17 @@ def _promised(draft: Draft, call: Call) -> Call:
     producer = Producer(call, len(draft.scope.operands), _stored)
     results = {name: producer.result(name, reach_of(call, name)) for name in call.results}
     if call.definition.judging.sampling is None:
-        results = {name: draft.scope.add(result) for name, result in results.items()}
+        results = {name: draft.scope.adopt(result) for name, result in results.items()}
     return call.holding(call.inputs, results)
 
 
 def _fit(draft: Draft, kind: OperandType, linear: Array, floor: float) -> tuple[float, int]:
     """Scale and zero point for a result: about its range, at times a little less so that both ends saturate."""
     low, high = limits(kind)
-    finite = linear[np.isfinite(linear)]
-    bottom = float(finite.min(initial=0.0))
-    top = float(finite.max(initial=0.0))
+    bottom, top = float(linear.min(initial=0.0)), float(linear.max(initial=0.0))
+    if not (math.isfinite(bottom) and math.isfinite(top)):
+        finite = linear[np.isfinite(linear)]
+        bottom, top = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
     span = max(top - bottom, 1e-3)
     cover = draft.choose((0.8, 0.97, 1.1, 1.6)) * draft.real(0.93, 1.07)
     scale = float32(span * cover / (high - low))
@@ -104,4 +109,4 @@ def _fit(draft: Draft, kind: OperandType, linear: Array, floor: float) -> tuple[
         scale = float32(floor * draft.real(1.05, 1.9))
     middle = (top + bottom) / 2
     zero = round((low + high) / 2 - middle / scale)
-    return scale, int(np.clip(zero, low, high))
+    return scale, min(max(zero, low), high)

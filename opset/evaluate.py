@@ -18,6 +18,7 @@ from opset.quantization import (
     FLOATS,
     MANTISSA_BITS,
     QUANTIZED,
+    clipped,
     limits,
     quantize,
     wrap_int32,
@@ -80,7 +81,7 @@ def store(computed: Array, argument: Argument) -> Result:
     if kind in QUANTIZED and computed.dtype.kind == "f":
         low, high = limits(kind)
         steps = np.asarray(computed, np.float64) / argument.scale + argument.zero_point
-        steps = np.clip(np.where(np.isnan(steps), high, steps), low, high)
+        steps = clipped(np.where(np.isnan(steps), high, steps), low, high)
         return Result(quantize(computed, kind, argument.scale, argument.zero_point), steps)
     # What is left are whole numbers, booleans, and stored values moved as they are.
     stored = wrap_int32(computed) if kind == OperandType.TENSOR_INT32 else computed.astype(info(kind).dtype)

@@ -282,6 +282,7 @@ LSH_PROJECTION = OperationDef(
     judging=exact(
         "bits of sums",
         LeftOpen("bits whose sum is zero but for rounding, and the numbers that hold one", _open_near_zero),
+        hashed=("hash", "input"),
     ),
     draw=_draw,
     # Fingerprints published for "3true" (below 0) and "2applefalse" (above): four bytes of hash value, then the item.

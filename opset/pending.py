@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nnhal.types import Array
@@ -38,10 +39,12 @@ def later(argument: Argument, make: Callable[[], Array], reach: Reach | None = N
         reach: smallest and largest real value, where it is known beforehand.
     """
     changed = object.__new__(Pending)
-    changed.__dict__.update(argument.__dict__, maker=make)
-    del changed.__dict__["value"]
+    own = changed.__dict__
+    own.update(argument.__dict__)
+    own["maker"] = make
+    del own["value"]
     if reach is not None:
-        changed.__dict__["reach"] = reach
+        own["reach"] = reach
     return changed
 
 
@@ -63,7 +66,7 @@ class Producer:
 
     def result(self, name: str, reach: Reach | None) -> Argument:
         """A result as an operand."""
-        operand = later(self.call.results[name], lambda: self._value(name), reach)
+        operand = later(self.call.results[name], partial(self._value, name), reach)
         operand.__dict__["producer"] = self
         return operand
 

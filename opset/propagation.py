@@ -8,13 +8,14 @@ output is allowed, and NNAPI's rule where that is larger. What is moved is at mo
 where quantised), not NNAPI's absolute tolerance, which RSQRT, DIV and LOG would blow up.
 
 Elements that the specification leaves open are exchanged for others in further runs: whatever then changes is open. So
-is every whole number and truth value that changes in any run: a comparison, a cast or an index hangs on it.
+is every whole number and truth value that changes in any run: a comparison, a cast or an index hangs on it. What is
+made of the bits of a value that may be off is open without a run, because few runs do not show it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -150,7 +151,8 @@ def _foretold(model: Model, inputs: Sequence[Array | None], relaxed: bool, seed:
     graph = model.main
     known = {i: v for i, v in zip(graph.input_indexes, inputs, strict=True) if v is not None}
     given = dict(known)
-    plan = list(_planned(model, known, relaxed))
+    rounded: set[int] = set()
+    plan = list(_planned(model, known, relaxed, rounded))
     results = {index: step.results[name] for step in plan for name, index in step.targets.items()}
     spread = {i: np.zeros(results[i].exact.shape) for i in graph.output_indexes}
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -164,12 +166,18 @@ def _foretold(model: Model, inputs: Sequence[Array | None], relaxed: bool, seed:
             for index, mask in open_.items():
                 mask |= _differs(there[index].exact, results[index].exact)
     last = {index: (step, name) for step in plan for name, index in step.targets.items()}
-    changed = _computed(plan)
-    return [_due(*last[i], spread[i], open_[i], relaxed, i in changed) for i in graph.output_indexes]
+    return [_due(*last[i], spread[i], open_[i], relaxed, i in rounded) for i in graph.output_indexes]
 
 
-def _planned(model: Model, known: dict[int, Array], relaxed: bool) -> Iterator[_Planned]:
-    """The operations in order, on the baseline's values; `known` grows."""
+def _planned(model: Model, known: dict[int, Array], relaxed: bool, rounded: set[int]) -> Iterator[_Planned]:
+    """The operations in order, on the baseline's values.
+
+    Args:
+        model: what is planned.
+        known: stored values by index; grows.
+        relaxed: float32 may be computed as float16.
+        rounded: operands with an operation behind them that rounds, or that runs graphs; grows.
+    """
     graph = model.main
     for operation in graph.operations:
         call = with_conduct(call_of(model, graph, operation, known), most_turns=MOST_TURNS)
@@ -177,12 +185,17 @@ def _planned(model: Model, known: dict[int, Array], relaxed: bool) -> Iterator[_
         named = {n: _shaped(a, tuple(shapes[n])) for n, a in call.results.items()}
         call = call.holding(call.inputs, named)
         results = run_call(call)
-        allowed = None if call.definition.graphs is not None else allowance(call, results, relaxed)
-        opened = allowed is None or any(_opened(call, n, results, a).any() for n, a in allowed.items())
         targets = dict(zip(call.results, operation.outputs, strict=True))
         sources = {n: i for n, i in zip(call.inputs, operation.inputs, strict=True) if i in known}
+        allowed = None if call.definition.graphs is not None else allowance(call, results, relaxed)
+        if allowed is not None and any(sources.get(name) in rounded for name in call.definition.judging.hashed):
+            allowed = {n: replace(a, required=np.full(a.required.shape, np.inf)) for n, a in allowed.items()}
+        opened = allowed is None or any(_opened(call, n, results, a).any() for n, a in allowed.items())
+        behind = any(index in rounded for index in sources.values())
         for name, index in targets.items():
             known[index] = results[name].stored
+            if behind or allowed is None or allowed[name].terms:
+                rounded.add(index)
         yield _Planned(call, sources, targets, results, allowed, opened)
 
 
@@ -222,6 +235,10 @@ def _mover(rng: np.random.Generator, signs: Signs, relaxed: bool) -> Mover:
         moved = dict(found)
         for name, own in (allowance(call, found, relaxed) if allowed is None else allowed).items():
             argument, result = call.results[name], found[name]
+            if call.definition.judging.hashed:
+                flipped = np.isinf(own.required) & (signs(rng, own.required.shape) > 0)
+                stored = result.stored ^ flipped
+                moved[name] = Result(stored, stored.astype(np.float64))
             if not own.terms or result.exact.shape != own.required.shape:
                 continue
             if argument.type in QUANTIZED:
@@ -302,17 +319,6 @@ def _widen(spread: dict[int, Array], results: Mapping[int, Result], there: Mappi
             np.isnan(apart), np.where(_differs(there[index].exact, results[index].exact), np.inf, 0), apart
         )
         np.maximum(most, apart, out=most)
-
-
-def _computed(plan: Sequence[_Planned]) -> set[int]:
-    """Operands with an operation behind them that rounds, or that runs graphs."""
-    found: set[int] = set()
-    for step in plan:
-        behind = any(index in found for index in step.sources.values())
-        for name, index in step.targets.items():
-            if behind or step.allowed is None or step.allowed[name].terms:
-                found.add(index)
-    return found
 
 
 def _due(step: _Planned, name: str, spread: Array, open_: Array, relaxed: bool, computed: bool) -> Due:

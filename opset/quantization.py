@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,20 +49,26 @@ def round_half_away(values: Array) -> Array:
     return np.asarray(whole + np.where(np.abs(values - whole) >= 0.5, np.sign(values), 0.0))
 
 
+@cache
 def limits(operand_type: OperandType) -> tuple[int, int]:
     """Smallest and largest stored value of an integer type."""
     kind = np.iinfo(info(operand_type).dtype)
     return int(kind.min), int(kind.max)
 
 
+def clipped(values: Array, low: float, high: float) -> Array:
+    """Floats within a range, as `np.clip` does it in three times as long."""
+    return np.asarray(np.minimum(np.maximum(values, low), high))
+
+
 def quantize(real: Array, operand_type: OperandType, scale: float, zero_point: int) -> Array:
     """Stored form of real values: zeroPoint + round_half_away(x / scale), saturated; NaN becomes the largest."""
     low, high = limits(operand_type)
     steps = np.asarray(real, np.float64) / scale
-    steps = np.clip(np.where(np.isnan(steps), np.inf, steps), low - zero_point - 1, high - zero_point + 1)
+    steps = clipped(np.where(np.isnan(steps), np.inf, steps), low - zero_point - 1, high - zero_point + 1)
     # x / scale is rounded before the zero point is added, so that a tie goes away from the real zero.
     rounded = round_half_away(steps) + zero_point
-    return np.asarray(np.clip(rounded, low, high).astype(info(operand_type).dtype))
+    return np.asarray(clipped(rounded, low, high).astype(info(operand_type).dtype))
 
 
 def wrap_int32(values: Array) -> Array:

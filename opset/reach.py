@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from nnhal.model import is_tensor
-from nnhal.types import FusedActivation, OperandType
+from nnhal.types import OperandType
 from nnhal.types import OperationType as Op
 from opset.call import Argument, Call
 from opset.quantization import QUANTIZED, limits
@@ -131,6 +131,6 @@ def _activated(call: Call, reach: Reach) -> Reach:
     """Where values lie behind the fused activation."""
     if "activation" not in call.inputs or not call.signature.form.operand("activation").parameter:
         return reach
-    low, high = ACTIVATION_RANGE.get(FusedActivation(call.integer("activation")), (None, None))
+    low, high = ACTIVATION_RANGE.get(call.integer("activation"), (None, None))  # type: ignore[call-overload]
     bottom, top = (-math.inf if low is None else low), (math.inf if high is None else high)
     return min(max(reach[0], bottom), top), min(max(reach[1], bottom), top)

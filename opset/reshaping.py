@@ -79,7 +79,7 @@ def ints_of(call: Call, name: str) -> tuple[int, ...]:
     value = call[name].value
     if value is None:
         raise ValueError(f"the value of {name} is not known")
-    return tuple(int(x) for x in value.reshape(-1))
+    return tuple(value.reshape(-1).tolist())
 
 
 def any_tensor(draft: Draft, ranks: tuple[int, int] = (1, 4), name: str = "input", *, with_one: bool = False,

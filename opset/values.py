@@ -149,7 +149,7 @@ class Values:
 
     def ints(self, name: str) -> tuple[int, ...]:
         """A tensor of integers as Python numbers."""
-        return tuple(int(x) for x in self._stored(self.call[name]).reshape(-1))
+        return tuple(self._stored(self.call[name]).reshape(-1).tolist())
 
     def has(self, name: str) -> bool:
         """Whether an input was given and not omitted."""

@@ -22,6 +22,8 @@ from random_graph.campaign import Campaign
 from random_graph.folder import DriverRun, drop_folder, new_folder, read_campaign
 from random_graph.jobs import Graph, Ready, Setting
 from random_graph.mixes import MIXES, mix
+from random_graph.oracles import ORACLES, oracle_of
+from random_graph.oracles import REFERENCE as ORACLE
 from random_graph.plan import DEFAULT_COUNT, Plan, checked_seed, seconds_of
 from random_graph.pools import LocalPool, Pool
 from random_graph.progress import Progress, State
@@ -74,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, metavar="N", help="processes on this machine, each with the drivers (default: 1)")
     add("--level", type=int, metavar="1..8", help="test at this feature level at most")
     add("--memory", metavar="SIZE", help="limit of a driver's address space, such as 4G")
+    add("--oracle", metavar="NAME", help=f"what results are held against: {', '.join(ORACLES)} (default: {ORACLE})")
+    add("--against", metavar="NAME[,KEY=VALUE...]", help="hold results against those of this driver instead")
     add("--deadline", type=float, metavar="SECONDS", help="longest wait for an answer (default: 10)")
     add("--waivers", metavar="FILE", help="known failures: a TOML file, see docs/waivers.md")
     add("--runs", default="runs", metavar="DIR", help="where runs are written (default: runs)")
@@ -123,6 +127,20 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--resource is of a scheduler's workers; give --scheduler=ADDRESS too")
     level_of(options.level)
     memory_of(options.memory)
+    _check_oracle(options)
+
+
+def _check_oracle(options: argparse.Namespace) -> None:
+    """Refuses what results cannot be held against."""
+    if options.oracle is not None:
+        oracle_of(options.oracle)
+    if options.against is None:
+        return
+    if options.oracle is not None:
+        raise UsageError("--oracle and --against are given; one of them says what results are held against")
+    text = DriverSpec.parse(options.against).text
+    if text in (options.driver or (REFERENCE,)) and not options.resume:
+        raise UsageError(f"--against={text} is the driver under test itself; give another, or other options of it")
 
 
 def _given_plan(options: argparse.Namespace) -> Plan:
@@ -139,6 +157,8 @@ def _given_plan(options: argparse.Namespace) -> Plan:
         options.level,
         options.memory,
         options.deadline or DEADLINE,
+        options.oracle or ORACLE,
+        options.against or "",
     )
 
 
@@ -160,6 +180,8 @@ def _resumed_plan(options: argparse.Namespace) -> tuple[Plan, Run]:
         "level": options.level is not None and given.level != plan.level,
         "memory": options.memory is not None and given.memory != plan.memory,
         "deadline": options.deadline is not None and given.deadline != plan.deadline,
+        "oracle": options.oracle is not None and (given.oracle, "") != (plan.oracle, plan.against),
+        "against": options.against is not None and given.against != plan.against,
     }
     for name, differs in wrong.items():
         if differs:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from opset import OPSET
 from opset.call import Argument, Call, int32_tensor, scalar
 from opset.drawing import Draft, Scope
 from opset.drawn import complete
+from opset.pending import later
 from opset.quantization import FLOATS, QUANTIZED, quantize
 
 MOST_DIMENSIONS = 4  # that the operations that move values take
@@ -58,7 +60,7 @@ class Adapter:
             UnfitError: it takes no such operands at the scope's level.
         """
         definition = OPSET[code]
-        signature = _signature(code, tuple(sorted((n, a.type) for n, a in inputs.items())), self.scope.level)
+        signature = _signature(code, tuple(inputs), tuple([a.type for a in inputs.values()]), self.scope.level)
         if signature is None:
             raise UnfitError
         count = signature.count or len(inputs)
@@ -99,13 +101,12 @@ class Adapter:
 _SIGNATURES: dict[tuple[object, ...], Signature | None] = {}
 
 
-def _signature(code: Op, kinds: tuple[tuple[str, OperandType], ...], level: int) -> Signature | None:
+def _signature(code: Op, names: tuple[str, ...], kinds: tuple[OperandType, ...], level: int) -> Signature | None:
     """The signature that takes operands of these names and types at a level, or None."""
-    key = (code, kinds, level)
+    key = (code, names, kinds, level)
     if key not in _SIGNATURES:
-        _SIGNATURES[key] = next(
-            (s for s in OPSET[code].signatures if s.since <= level and _takes(s, dict(kinds))), None
-        )
+        due = dict(zip(names, kinds, strict=True))
+        _SIGNATURES[key] = next((s for s in OPSET[code].signatures if s.since <= level and _takes(s, due)), None)
     return _SIGNATURES[key]
 
 
@@ -142,7 +143,9 @@ def supply(scope: Scope, sources: Sequence[Argument], kind: OperandType, shape: 
         converted = _outlook(source, kind, wanted)
         if converted is None or converted.value is None or not converted.value.size:
             continue
-        outlook = replace(converted, shape=shape, value=np.resize(converted.value, shape), declared=None)
+        outlook = later(converted, partial(np.resize, converted.value, shape))
+        outlook.__dict__.update(shape=shape, declared=None)
+        outlook.__dict__.pop("reach", None)
         if not fits(outlook):
             continue
         adapter = Adapter(scope)

@@ -13,8 +13,10 @@ from types import FrameType
 from harness.record import Record
 from harness.verdict import Verdict
 from random_graph import cases
+from random_graph.against import of_second
 from random_graph.folder import DriverRun
 from random_graph.jobs import Answer, Check, Checked, Graph, Lost, Reduce, Reduced
+from random_graph.oracles import oracle_of
 from random_graph.plan import Plan
 from random_graph.pools import Pool
 from random_graph.progress import Progress, State
@@ -27,6 +29,7 @@ NOT_REACHED = "the campaign ended before it was minimised"
 NOT_MINIMISED = "there are as many minimised failures like it as a campaign takes on"
 NOT_ALONE = "the graph alone does not fail"
 NO_GRAPH = "it does not depend on the graph"
+NOT_IT = "it is of the driver that results are held against; a campaign on that one alone minimises it"
 OURS = "it is an error of the suite itself"
 
 
@@ -62,10 +65,13 @@ class Campaign:
 
     def take_on(self, uncounted: Sequence[tuple[Graph, Record]]) -> None:
         """Failures of an earlier part that were not come to; a resumed campaign has one driver."""
+        oracle = oracle_of(self._plan.oracle)
         for graph, record in uncounted:
             case = graph.unmade
-            with contextlib.suppress(Exception):  # then the record says that it could not be made
-                case = cases.graph_test_case(graph.mix, graph.seed)
+            if not of_second(self._plan.against, record.message):
+                with contextlib.suppress(Exception):  # then the record says that it could not be made
+                    case = cases.graph_test_case(graph.mix, graph.seed)
+                    case = oracle(case)
             self._suspects.append(_Suspect(0, graph, record, look_at(case, record)))
 
     def go(self, most: int | None = None) -> None:
@@ -245,4 +251,6 @@ def _why_not(look: Look) -> str:
     """Why a failure cannot be minimised."""
     if look.verdict == Verdict.INTERNAL.value:
         return OURS
-    return NO_GRAPH if look.stage == "start" else NOT_ALONE
+    if look.stage == "start":
+        return NO_GRAPH
+    return NOT_ALONE if look.operations else NOT_IT

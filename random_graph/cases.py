@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from harness.batch import Batch
 from harness.case import Origin, TestCase
 from harness.expectations import Returns
-from harness.make import graph_case
-from harness.waivers import DIGEST, without_digest
+from harness.make import graph_case, graph_question
+from harness.waivers import without_digest
 from nnhal.types import OperandType, info
 from opset.drawing import UnsatisfiableError
 from opset.quantization import FLOATS, QUANTIZED
 from opset.source import SwiftSource
 from random_graph.generator import Drawn, draw_model
 from random_graph.mixes import MIXES, Mix, mix
-from random_graph.spending import GENERATION, spending
+from random_graph.spending import GENERATION, ORACLE, spending
 
 KIND = "drawn"
 TRIES = 40  # draws of one seed; each is another graph
@@ -50,6 +51,73 @@ def origin_of(mix_name: str, seed: int) -> Origin:
     return Origin("GRAPH", mix_name, KIND, seed, seed=f"{mix_name}/{seed}")
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A draw of a seed that is sound: a valid model with values in range, of which it is not known what is due.
+
+    Attributes:
+        number: of the draw; those that were given up count.
+        drawn: the graph.
+        origin: of its case.
+    """
+
+    number: int
+    drawn: Drawn
+    origin: Origin
+
+    @cached_property
+    def question(self) -> TestCase:
+        """Asks whether the model is supported."""
+        return graph_question(self.drawn.model, self.origin)
+
+    @cached_property
+    def whole(self) -> TestCase | None:
+        """The case, however little can be said of its outputs; None where that is nothing."""
+        level = self.question.level
+        with spending(ORACLE):
+            try:
+                return graph_case(self.drawn.model, self.drawn.inputs, self.origin, level=level)
+            except (UnsatisfiableError, ValueError):
+                return None
+
+    @cached_property
+    def quality(self) -> Quality | None:
+        """What can be said of the outputs."""
+        whole = self.whole
+        with spending(ORACLE):
+            return None if whole is None else quality_of(whole, self.number)
+
+    @property
+    def good(self) -> bool:
+        """Whether enough can be said of the outputs."""
+        return self.quality is not None and self.quality.masked <= MASKED
+
+    def make(self) -> TestCase | None:
+        """The case, where enough can be said of its outputs."""
+        return self.whole if self.good else None
+
+
+def attempts(mix_name: str, seed: int) -> Iterator[Attempt]:
+    """The sound draws of a seed, in order; the first good one makes its case, which no driver has a say in.
+
+    A driver that is asked for support before goes through them in the same order: where it does not support one, that
+    is what is said of the seed, and otherwise its case is the one that all others get.
+
+    Raises:
+        UsageError: there is no such mix.
+    """
+    chosen, origin = mix(mix_name), origin_of(mix_name, seed)
+    for number in range(TRIES):
+        try:
+            drawn = draw(chosen, seed, number)
+            with spending(GENERATION):
+                sound = drawn.sound
+        except (UnsatisfiableError, ValueError):
+            continue
+        if sound:
+            yield Attempt(number, drawn, origin)
+
+
 def graph_test_case(mix_name: str, seed: int) -> TestCase:
     """The case of a seed: always the same one.
 
@@ -66,17 +134,9 @@ def drawn_case(mix_name: str, seed: int) -> tuple[TestCase, Quality]:
         UsageError: there is no such mix.
         UnsatisfiableError: no draw was good enough.
     """
-    chosen = mix(mix_name)
-    for attempt in range(TRIES):
-        try:
-            drawn = draw(chosen, seed, attempt)
-            if not drawn.sound:
-                continue
-            case = graph_case(drawn.model, drawn.inputs, origin_of(mix_name, seed), level=None)
-        except (UnsatisfiableError, ValueError):
-            continue
-        quality = quality_of(case, attempt)
-        if quality.masked <= MASKED:
+    for attempt in attempts(mix_name, seed):
+        case, quality = attempt.make(), attempt.quality
+        if case is not None and quality is not None:
             return case, quality
     raise UnsatisfiableError(f"mix {mix_name} seed {seed}: no graph in {TRIES} draws")
 
@@ -133,7 +193,8 @@ def batches(profile: str, seed: int, names: tuple[str, ...] = ()) -> Iterator[Ba
 
 
 def _batch(name: str, numbers: tuple[int, ...]) -> Batch:
-    return Batch(replace(origin_of(name, 0)), numbers, lambda number: graph_test_case(name, number))
+    made, drafts = partial(graph_test_case, name), partial(attempts, name)
+    return Batch(replace(origin_of(name, 0)), numbers, made, drafts=drafts)
 
 
 def named(patterns: Sequence[str], planned: Sequence[Batch]) -> list[Batch]:
@@ -146,7 +207,7 @@ def named(patterns: Sequence[str], planned: Sequence[Batch]) -> list[Batch]:
     there = {f"{batch.id}-{number}" for batch in planned for number in batch.numbers}
     more = []
     for pattern in patterns:
-        found = FULL_NAME.fullmatch(without_digest(pattern) if DIGEST.search(pattern) else pattern)
+        found = FULL_NAME.fullmatch(pattern) or FULL_NAME.fullmatch(without_digest(pattern))
         if found and found["mix"] in MIXES and f"{origin_of(found['mix'], 0).batch}-{found['seed']}" not in there:
             more.append(_batch(found["mix"], (int(found["seed"]),)))
     return [*planned, *more]

@@ -17,6 +17,7 @@ from harness.verdict import Cause, Judgement, Verdict
 from harness.waivers import Waivers
 from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
+from random_graph.against import LOG
 from random_graph.jobs import Graph, Ready, Reduced
 from random_graph.plan import Plan, plan_of
 from random_graph.spending import STAGES
@@ -197,7 +198,7 @@ def new_folder(runs: Path, driver: str) -> Path:
 
 def drop_folder(folder: Path) -> None:
     """Removes the folder of a run that did not begin; a driver's log is kept."""
-    for file in (folder / RECORDS, folder / "driver.log"):
+    for file in (folder / RECORDS, folder / "driver.log", folder / LOG):
         if file.is_file() and not file.stat().st_size:
             file.unlink()
     if not any(folder.iterdir()):

@@ -6,8 +6,8 @@ alone; here the scope sees to it that each takes what another gave, first of all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,7 @@ TRIES = 80  # operations in a row that do not fit before the graph is given up
 FARTHEST = {OperandType.TENSOR_FLOAT32: 1e6, OperandType.TENSOR_FLOAT16: 2e4}
 WOVEN = 60  # percent: how often an operation that nothing fits is woven in, in place of another one
 # What they give no other operation takes, so that they do not come first.
+I32 = OperandType.TENSOR_INT32
 DEAD_ENDS = frozenset({OperationType.RANK, OperationType.RANDOM_MULTINOMIAL})
 SATURATED = 0.6  # share of a result's elements at the ends from which on it says too little
 
@@ -59,7 +60,10 @@ class Drawn:
     @property
     def sound(self) -> bool:
         """Whether all results are finite and in range, and none is saturated for the most part."""
-        return all(_tells(call) for call in self.calls)
+        # What may be computed as float16 must fit into it.
+        relaxed = self.model.relax_computation_float32_to_float16
+        farthest = dict.fromkeys(FARTHEST, FARTHEST[OperandType.TENSOR_FLOAT16]) if relaxed else FARTHEST
+        return all(_tells(call, farthest) for call in self.calls)
 
 
 @dataclass
@@ -69,34 +73,85 @@ class GraphScope(Scope):
     Attributes:
         unread: keys of results that no operation reads.
         given: keys of all results.
+        kinds: their types.
         pool: keys of the operands that may be handed out, oldest first.
         joined: whether the operation under way has taken an operand of the graph.
         adapted: operations that make an operand of the graph fit the one under way.
         cut: keys of operands of which nobody reads all: they are outputs of the model.
+        cutting: those that come with the operation under way.
         weaves: whether the operation under way is woven in when it takes nothing of the graph.
     """
 
     unread: dict[int, None] = field(default_factory=dict)
     given: set[int] = field(default_factory=set)
+    kinds: frozenset[OperandType] = frozenset()
     pool: list[int] = field(default_factory=list)
     joined: bool = False
     adapted: list[Call] = field(default_factory=list)
     cut: set[int] = field(default_factory=set)
+    cutting: set[int] = field(default_factory=set)
     weaves: bool = False
+    _near: list[Argument] | None = None
+    _near_of: dict[OperandType, list[Argument]] = field(default_factory=dict)
+    _latest: list[Argument] | None = None
 
     def begin(self) -> int:
         """Before a call is drawn; gives the key of the next operand."""
         self.joined = False
         self.weaves = self.source.integer(0, 99) < WOVEN
         self.adapted = []
+        self.cutting = set()
         return len(self.operands)
+
+    def admit(self, call: Call, mark: int) -> None:
+        """Makes what a call brought operands of the graph that others may read.
+
+        Args:
+            call: one that stays.
+            mark: key of the first operand that is new.
+        """
+        unread, pool = self.unread, self.pool
+        for argument in call.inputs.values():
+            key = argument.key
+            if key is not None:
+                unread.pop(key, None)
+                # A bias has a scale that means nothing to others, and filters of channels fit nowhere else.
+                if key >= mark and argument.channel is None and not (argument.type == I32 and argument.scale):
+                    pool.append(key)
+        open_ = _left_open(call)
+        for name, argument in call.results.items():
+            key = argument.key
+            if key is None:
+                continue
+            self.given.add(key)
+            if argument.type not in self.kinds:
+                self.kinds |= {argument.type}
+            if name not in open_:
+                unread[key] = None
+                pool.append(key)
+        self._near = self._latest = None
 
     @property
     def latest(self) -> list[Argument]:
         """Operands of the graph that others gave, unread ones first."""
-        newest = [key for key in self.pool[-WINDOW:] if key in self.given]
-        unread = [key for key in newest if key in self.unread]
-        return [self.operands[key] for key in (*unread[::-1], *(k for k in newest[::-1] if k not in self.unread))]
+        if self._latest is None:
+            newest = [key for key in self.pool[: -WINDOW - 1 : -1] if key in self.given]
+            unread = [key for key in newest if key in self.unread]
+            self._latest = [self.operands[key] for key in (*unread, *(k for k in newest if k not in self.unread))]
+        return self._latest
+
+    def _within_sight(self, kind: OperandType | None) -> list[Argument]:
+        """The operands that are looked through for one that fits: all, or those of a type."""
+        near = self._near
+        if near is None:
+            near = self._near = [self.operands[key] for key in self.pool[-WINDOW:]]
+            self._near_of = {}
+        if kind is None:
+            return near
+        found = self._near_of.get(kind)
+        if found is None:
+            found = self._near_of[kind] = [argument for argument in near if argument.type == kind]
+        return found
 
     def supply(self, kind: OperandType, shape: tuple[int, ...], fits: Callable[[Argument], bool],
                scale: float | None, zero_point: int | None) -> Argument | None:  # fmt: skip
@@ -108,27 +163,28 @@ class GraphScope(Scope):
             return None
         made, adapter = found
         self.adapted += adapter.calls
-        self.cut |= adapter.cut
+        self.cutting |= adapter.cut
         return made
 
     def take(self, argument: Argument) -> None:
-        made = (result.key for call in self.adapted for result in call.results.values())
-        self.joined = self.joined or argument.key in self.given or argument.key in made
+        if not self.joined:
+            made = (result.key for call in self.adapted for result in call.results.values())
+            self.joined = argument.key in self.given or argument.key in made
 
     def settle(self) -> None:
         if self.given and not self.joined and not self.weaves:
             raise UnsatisfiableError("the operation takes nothing of the graph")
 
-    def find(self, fits: Callable[[Argument], bool], empty: bool = False) -> Argument | None:
+    def find(self, fits: Callable[[Argument], bool], empty: bool = False,
+             kind: OperandType | None = None) -> Argument | None:  # fmt: skip
         if not self.pool or (self.joined and self.source.integer(0, 99) >= self.reuse):
             return None
-        operands, unread = self.operands, self.unread
-        keys = self.pool[-WINDOW:]
-        found = [a for a in [operands[key] for key in keys] if fits(a) and (empty or 0 not in a.shape)]
+        found = [a for a in self._within_sight(kind) if (empty or 0 not in a.shape) and fits(a)]
         if not found:
             return None
         if not self.joined:
             found = [a for a in found if a.key in self.given] or found
+        unread = self.unread
         fresh = [a for a in found if a.key in unread]
         return choice(self.source, fresh if fresh and self.source.integer(0, 99) < FRESH else found)
 
@@ -188,54 +244,35 @@ def _applied(scope: GraphScope, definition: OperationDef, signature: Signature) 
         new = [n for n, a in call.inputs.items() if a.key is not None and a.key >= mark and a.channel is None]
         woven = adapters.weave(scope, scope.latest, call, new)
         calls = [*woven.calls, call] if woven is not None else []
-        scope.cut |= woven.cut if woven is not None else set()
+        scope.cutting = woven.cut if woven is not None else set()
     if not calls:
         del scope.operands[mark:]
         return []
+    scope.cut |= scope.cutting
     for made in calls:
-        _admit(scope, made, mark)
+        scope.admit(made, mark)
     return calls
 
 
 def _joined(scope: GraphScope, call: Call) -> bool:
     """Whether a call takes what another operation gave, or an adapter made of that."""
-    taken = {argument.key for argument in call.inputs.values() if argument.key is not None}
-    made = {result.key for adapted in scope.adapted for result in adapted.results.values()}
-    return bool(taken & made) if made else bool(taken & scope.given)
+    made = {result.key for adapted in scope.adapted for result in adapted.results.values()} or scope.given
+    return any(argument.key in made for argument in call.inputs.values())
 
 
 def _choose(source: Source, mix: Mix, scope: GraphScope) -> tuple[OperationDef, Signature]:
     """An operation, each as often as any other, with a signature that takes a type which the graph has to give."""
     bridge = mix.bridging and scope.given and source.integer(0, 99) < mix.bridges
     choices: Sequence[Choice] = mix.bridging if bridge else mix.choices
-    kinds = {scope.operands[key].type for key in scope.given}
+    kinds = scope.kinds
     for _ in range(TRIES):
         chosen = choice(source, choices)
         if not kinds and chosen.definition.code in DEAD_ENDS and mix.sizes[1] > 1:
             continue
-        fitting = [s for s, takes in zip(chosen.signatures, chosen.takes, strict=True) if takes & kinds]
+        fitting = chosen.fitting(kinds)
         if fitting or not kinds:
             return chosen.definition, choice(source, fitting or chosen.signatures)
     raise UnsatisfiableError("no operation takes what the graph gives")
-
-
-def _admit(scope: GraphScope, call: Call, mark: int) -> None:
-    """Makes what a call brought an operand of the graph that others may read."""
-    for argument in call.inputs.values():
-        if argument.key is not None:
-            scope.unread.pop(argument.key, None)
-            # A bias has a scale that means nothing to others, and filters of channels fit nowhere else.
-            shared = argument.channel is None and not (argument.type == OperandType.TENSOR_INT32 and argument.scale)
-            if argument.key >= mark and shared:
-                scope.pool.append(argument.key)
-    open_ = _left_open(call)
-    for name, argument in call.results.items():
-        if argument.key is None:
-            continue
-        scope.given.add(argument.key)
-        if name not in open_:
-            scope.unread[argument.key] = None
-            scope.pool.append(argument.key)
 
 
 def _left_open(call: Call) -> set[str]:
@@ -248,14 +285,14 @@ def _left_open(call: Call) -> set[str]:
     return {name for name in call.results if name.startswith("scratch")}
 
 
-def _tells(call: Call) -> bool:
+def _tells(call: Call, farthest: Mapping[OperandType, float]) -> bool:
     """Whether the results are finite, within range, and not saturated for the most part."""
     for argument in call.results.values():
         value = argument.value
         if value is None or not value.size:
             continue
         if argument.type in FLOATS:
-            if not np.isfinite(value).all() or np.abs(value).max() > FARTHEST[argument.type]:
+            if not np.isfinite(value).all() or np.abs(value).max() > farthest[argument.type]:
                 return False
         elif argument.type in QUANTIZED and value.size >= 8:
             low, high = limits(argument.type)
@@ -301,7 +338,7 @@ def _build(source: Source, mix: Mix, drawn: tuple[GraphScope, list[Call]]) -> Dr
     def output_of(argument: Argument) -> int:
         inner = argument.key in read and source.integer(0, 99) >= shown
         if hidden and source.integer(0, 99) < 50:
-            argument = replace(argument, declared=_hidden(source, argument.shape))
+            argument = argument.declaring(_hidden(source, argument.shape))
         return place(argument, OperandLifeTime.TEMPORARY_VARIABLE if inner else OperandLifeTime.SUBGRAPH_OUTPUT)
 
     for call in calls:

@@ -10,6 +10,7 @@ from harness.environment import environment
 from harness.isolation import DEADLINE
 from harness.record import Record
 from random_graph.cases import origin_of
+from random_graph.oracles import REFERENCE
 from random_graph.triage import Look
 
 GRAPHS = 10**9  # of one mix in a campaign, at most; so seeds of two campaigns never meet
@@ -62,6 +63,8 @@ class Setting:
         logs: file for what each driver writes; none where nobody could read them.
         campaign: tells campaigns that share workers apart.
         suite: version of the suite that asks.
+        oracle: what results are held against, a name in `random_graph.oracles.ORACLES`.
+        against: the driver whose results are due in place of that, as `--against` names it; empty where there is none.
     """
 
     drivers: tuple[str, ...]
@@ -71,15 +74,23 @@ class Setting:
     logs: tuple[str, ...] = ()
     campaign: str = ""
     suite: str = ""
+    oracle: str = REFERENCE
+    against: str = ""
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Options besides the driver that a repetition needs."""
+        """Options besides the driver that a repetition of a case needs."""
         given = {"level": self.level, "memory": self.memory}
         found = [f"--{name}={value}" for name, value in given.items() if value is not None]
         if self.deadline != DEADLINE:
             found.append(f"--deadline={self.deadline:g}")
         return tuple(found)
+
+    @property
+    def graph_arguments(self) -> tuple[str, ...]:
+        """Those that one of a graph needs, whose case is made again."""
+        held = (f"--against={self.against}",) if self.against else (f"--oracle={self.oracle}",)
+        return (*(held if self.against or self.oracle != REFERENCE else ()), *self.arguments)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,18 @@ class Choice:
         """For each signature the types of tensors that another operation may give it."""
         return tuple(_takes(signature) for signature in self.signatures)
 
+    @cached_property
+    def _fitting(self) -> dict[frozenset[OperandType], tuple[Signature, ...]]:
+        return {}
+
+    def fitting(self, kinds: frozenset[OperandType]) -> tuple[Signature, ...]:
+        """The signatures that take a tensor of one of these types."""
+        known = self._fitting.get(kinds)
+        if known is None:
+            known = tuple(s for s, takes in zip(self.signatures, self.takes, strict=True) if takes & kinds)
+            self._fitting[kinds] = known
+        return known
+
 
 @dataclass(frozen=True)
 class Mix:

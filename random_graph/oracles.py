@@ -1,14 +1,13 @@
-"""What a graph's results are held against, besides the reference: the driver itself, and another driver.
+"""What a graph's results are held against besides the reference: those that the driver itself gives otherwise.
 
 An oracle takes the case of a graph as `harness.make.graph_case` makes it, and gives the case that is run in its place.
-None of those here needs the reference's values. The reference tells how far results may be off, and the first two are
-for graphs for which it may be wrong about more than that.
+Neither of those here needs the reference's values. The reference tells how far results may be off, and they are for
+graphs for which it may be wrong about more than that.
 
 `equal`: the graph is written in another way (`random_graph.rewrites`), and the driver has to give the same for both.
 `fresh`: the graph is run twice, each time in a fresh process in which memory that nobody has written holds another
 byte, and the driver has to give the same bits.
-`Against`: another driver runs the graph first, and what it gives is due of the one under test. It may be the same
-driver with other options, such as another resolver: optimisation off and on.
+A third one, `random_graph.against.Against`, lets another driver run the graph first.
 """
 
 from __future__ import annotations
@@ -16,36 +15,28 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from harness.batch import NotApplicableError, SettledError
 from harness.case import Origin, Step, TestCase
 from harness.case_file import seal
-from harness.driver import DriverFacts, ask_facts, open_driver
 from harness.expectations import Agreement, Agrees, Expected, Returns, Unspecified
-from harness.guards import Arena
-from harness.isolation import DEADLINE
-from harness.judge import judge
 from harness.make import expected_of_graph, graph_case
-from harness.outcome import Outcome
-from harness.run import run
 from harness.steps import Action, Restarting
-from harness.verdict import BAD, Cause, Judgement, Verdict
-from nnhal.device import Device
-from nnhal.loading import DriverSpec
+from harness.verdict import Cause, Judgement, Verdict
+from nnhal.errors import UsageError
 from nnhal.model import Model
 from nnhal.types import Array, ExecutionMode, FeatureLevel
 from opset import OPSET
-from opset.quantization import FLOATS, QUANTIZED
+from opset.quantization import QUANTIZED
 from random_graph.rewrites import Graph, Rewrite, level_of, named, rewrite, rewrite_at_random
 from random_graph.rewrites_graph import NoRewriteError, is_determined
 
 Oracle = Callable[[TestCase], TestCase]
 Judge = Callable[[TestCase], Judgement]
 REWRITES_AT_ONCE = 3  # done one after the other, at most
+REFERENCE = "reference"  # the oracle where none is named
 TRIES = 6  # ways to write a graph that may turn out to leave nothing to compare
 FILLS = (0x55, 0xAA)  # as a float32 a huge number and a tiny one; as a step far above zero and far below
 FRESH_TEXT = "the same request gives the same bits, whatever memory held that nobody has written"
@@ -53,15 +44,16 @@ FRESH_TEXT = "the same request gives the same bits, whatever memory held that no
 
 def graph_of(case: TestCase) -> tuple[Model, tuple[Array | None, ...]]:
     """The model of a graph's case, and the values of its inputs."""
-    return case.models[0], _execution(case).inputs
+    return case.models[0], execution_of(case).inputs
 
 
-def _execution(case: TestCase) -> Step:
+def execution_of(case: TestCase) -> Step:
+    """The step of a graph's case that runs it."""
     return next(step for step in case.steps if step.action == Action.EXECUTE)
 
 
 def _due(case: TestCase) -> tuple[Expected, ...]:
-    expect = _execution(case).expect
+    expect = execution_of(case).expect
     assert isinstance(expect, Returns)
     return expect.outputs
 
@@ -166,7 +158,7 @@ def _pair(case: TestCase, graph: Graph, done: Sequence[Rewrite]) -> TestCase:
         agreements.append(Agreement(link.position, allowed, first=link.first))
     if not any(np.isfinite(a.allowed).any() for a in agreements):
         raise ValueError("all that both give is left open")
-    first = _execution(case)
+    first = execution_of(case)
     text = f"the graph in another form ({', '.join(r.name for r in done)}) gives the same: "
     text += "; ".join(r.text for r in done)
     steps = (
@@ -215,7 +207,7 @@ def fresh(case: TestCase) -> TestCase:
     graphs = (case.models[0].main, *case.models[0].referenced)
     if any(OPSET[operation.type].judging.sampling for graph in graphs for operation in graph.operations):
         raise NotApplicableError("the graph has results that are drawn at random")
-    first, due = _execution(case), _due(case)
+    first, due = execution_of(case), _due(case)
     agreements = tuple(Agreement(n, np.zeros(output.shape), bits=True) for n, output in enumerate(due))
     execution = replace(first, expect=Returns(tuple(opened(output) for output in due)))
     before = replace(first, expect=Unspecified(), inputs=tuple(_turned(value) for value in first.inputs))
@@ -244,137 +236,28 @@ def _turned(value: Array | None) -> Array | None:
     return np.ascontiguousarray(value.reshape(-1)[::-1].reshape(value.shape))
 
 
-# --- another driver ---------------------------------------------------------------------------------------------------
+# --- all of them ------------------------------------------------------------------------------------------------------
 
 
-class Against:
-    """An oracle: another driver, in a process of its own, whose results are due of the one under test.
+ORACLES: dict[str, Oracle] = {REFERENCE: reference, "equal": equal, "fresh": fresh}
 
-    Args:
-        first: the driver under test as `--driver` names it, for messages.
-        second: the other one, as `--against` names it.
-        log_path: file for what the other one writes.
-        deadline: seconds that it gets for an answer.
-        memory: limit of its address space in bytes.
-        in_process: it runs in this process, for a debugger.
+
+def oracle_of(name: str) -> Oracle:
+    """The oracle of a name.
 
     Raises:
-        UsageError: it cannot be loaded.
+        UsageError: there is none.
     """
-
-    def __init__(
-        self,
-        first: str,
-        second: str,
-        log_path: Path,
-        *,
-        deadline: float = DEADLINE,
-        memory: int | None = None,
-        in_process: bool = False,
-    ) -> None:
-        self.first = first
-        self.second = second
-        spec = DriverSpec.parse(second)
-        self.driver = open_driver(spec, log_path=log_path, deadline=deadline, memory=memory, in_process=in_process)
-        self._arena = Arena()
-        try:
-            _ = self.driver.device
-        except BaseException:
-            self.close()
-            raise
-
-    @cached_property
-    def facts(self) -> DriverFacts:
-        """What the other driver says of itself."""
-        return ask_facts(self.driver.device)
-
-    def __call__(self, case: TestCase) -> TestCase:
-        """The case with the other driver's results as what is due, within what both are allowed together.
-
-        Raises:
-            NotApplicableError: the other driver does not do this graph.
-            SettledError: it fails on it.
-        """
-        self._check_facts(case)
-        expect = _execution(case).expect
-        assert isinstance(expect, Returns)
-        free = replace(expect, outputs=tuple(opened(due) for due in expect.outputs), groups=())
-        plain = _with_expectation(case, free)
-        outcome = self._run(plain)
-        found = judge(plain, outcome)
-        if found.verdict in BAD:
-            self.driver.restart()
-            again = judge(plain, self._run(plain))
-            if again.verdict not in BAD:
-                found = replace(found, verdict=Verdict.FLAKY)
-            text = f"{self.second}, against which {self.first} is held: {found.message}"
-            raise SettledError(replace(found, message=text))
-        if found.verdict == Verdict.NOT_SUPPORTED:
-            raise NotApplicableError(f"{self.second}, against which it is held, does not support it: {found.message}")
-        done = next(o for o in outcome.steps if case.steps[o.step].action == Action.EXECUTE)
-        outputs = tuple(self._held(due, got) for due, got in zip(expect.outputs, done.outputs, strict=True))
-        detail = f"{self.first} against {self.second}"
-        detail = f"{case.origin.detail}; {detail}" if case.origin.detail else detail
-        made = _with_expectation(case, replace(expect, outputs=outputs))
-        return seal(replace(made, origin=replace(case.origin, detail=detail)))
-
-    def _check_facts(self, case: TestCase) -> None:
-        facts = self.facts
-        if case.level > facts.level:
-            text = f"it needs level {case.level.version}; {self.second}, against which it is held, is of "
-            raise NotApplicableError(f"{text}{facts.level.version}")
-        for need in case.needs:
-            if not getattr(facts.traits, need):
-                text = f"{self.second}, against which it is held, does not declare {need.replace('_', ' ')}"
-                raise NotApplicableError(text)
-
-    def _run(self, case: TestCase) -> Outcome:
-        def restart(fill: int | None = None, /) -> Device:
-            self.driver.restart(fill)
-            return self.driver.device
-
-        level, apart = self.facts.level, not self.driver.in_process
-        return run(case, self.driver.device, self._arena, in_process=not apart, level=level, restart=restart)
-
-    def _held(self, due: Expected, got: Array | None) -> Expected:
-        """What is due of an output of the driver under test; of one that is drawn at random its distribution."""
-        if got is None or due.distribution is not None:
-            return due
-        name = f"{due.name}, {self.first} against {self.second}"
-        exact = due.exact and due.type in (FLOATS | QUANTIZED)
-        value, required = got.astype(np.float64), 2 * due.required
-        return replace(due, name=name, value=value, required=required, unit=None, exact=exact)
-
-    def close(self) -> None:
-        """Ends the other driver."""
-        self.driver.close()
-        self._arena.close()
-
-    def __enter__(self) -> Against:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-
-def _with_expectation(case: TestCase, expect: Returns) -> TestCase:
-    steps = tuple(replace(s, expect=expect) if s.action == Action.EXECUTE else s for s in case.steps)
-    return replace(case, steps=steps)
-
-
-def against_case(case: TestCase, second: Against) -> TestCase:
-    """The case of a graph with another driver's results as what is due: see `Against`."""
-    return second(case)
-
-
-ORACLES: dict[str, Oracle] = {"reference": reference, "equal": equal, "fresh": fresh}
+    if name not in ORACLES:
+        raise UsageError(f"--oracle={name} is unknown; there are {', '.join(ORACLES)}")
+    return ORACLES[name]
 
 
 def judge_by(oracle: Oracle, judged: Judge) -> Judge:
     """Judges cases of graphs by an oracle, as `harness.minimize.minimize` asks for it.
 
     Args:
-        oracle: one of ORACLES, or an `Against`.
+        oracle: one of ORACLES, or a `random_graph.against.Against`.
         judged: runs and judges a case, such as `harness.probing.prober(driver)`.
     """
 
@@ -387,14 +270,3 @@ def judge_by(oracle: Oracle, judged: Judge) -> Judge:
             return settled.judgement
 
     return found
-
-
-def compare(case: TestCase, first: Judge, second: Against) -> Judgement:
-    """How a driver does against another one on one graph.
-
-    Args:
-        case: of the graph.
-        first: runs and judges a case on the driver under test, such as `harness.probing.prober(driver)`.
-        second: the other driver.
-    """
-    return judge_by(second, first)(case)

@@ -12,6 +12,7 @@ from typing import Any
 from harness.isolation import DEADLINE
 from nnhal.errors import UsageError
 from random_graph.jobs import GRAPHS, Graph, Setting, graph_of
+from random_graph.oracles import REFERENCE
 
 DEFAULT_COUNT = 1000
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -31,6 +32,8 @@ class Plan:
         level: highest level to test at; None for the driver's own.
         memory: limit of a driver's address space.
         deadline: seconds for an answer.
+        oracle: what results are held against, by name.
+        against: the driver whose results are due in place of that; empty where there is none.
     """
 
     drivers: tuple[str, ...]
@@ -42,6 +45,8 @@ class Plan:
     level: int | None = None
     memory: str | None = None
     deadline: float = DEADLINE
+    oracle: str = REFERENCE
+    against: str = ""
 
     @property
     def total(self) -> int | None:
@@ -66,7 +71,8 @@ class Plan:
 
     def setting(self, **more: Any) -> Setting:
         """What a process must know."""
-        return Setting(self.drivers, self.level, self.memory, self.deadline, **more)
+        known = {"oracle": self.oracle, "against": self.against, **more}
+        return Setting(self.drivers, self.level, self.memory, self.deadline, **known)
 
     def command(self) -> str:
         """The line that runs the same graphs again."""
@@ -77,7 +83,7 @@ class Plan:
         else:
             size = f"--count={self.count}" if self.seconds is None else f"--for={duration_words(self.seconds)}"
             words += [size, f"--seed={self.seed}"]
-        return shlex.join([*words, *self.setting().arguments])
+        return shlex.join([*words, *self.setting().graph_arguments])
 
     def header(self) -> dict[str, Any]:
         """What the plan's line of a run says of the campaign."""
@@ -90,6 +96,8 @@ class Plan:
             "level": self.level,
             "memory": self.memory,
             "deadline": self.deadline,
+            "oracle": self.oracle,
+            "against": self.against,
         }
 
 
@@ -109,6 +117,8 @@ def plan_of(driver: str, header: Mapping[str, Any]) -> Plan:
         header["level"],
         header["memory"],
         float(header["deadline"]),
+        str(header.get("oracle", REFERENCE)),
+        str(header.get("against", "")),
     )
 
 

@@ -28,9 +28,7 @@ from random_graph.cases import MASKED, origin_of, quality_of
 from random_graph.generator import draw_model
 from random_graph.mixes import mix
 
-GRAPHS = 100
-
-settings.register_profile("ci", derandomize=True, database=None)
+settings.register_profile("ci", derandomize=True, database=None, max_examples=25)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -50,7 +48,7 @@ def explored(request: pytest.FixtureRequest) -> Iterator[tuple[Driver, str]]:
     driver.close()
 
 
-@settings(max_examples=GRAPHS, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_explore(explored: tuple[Driver, str], data: st.DataObject) -> None:
     """No graph that can be drawn fails; the smallest that does is shown."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.case import TestCase
-from harness.expectations import Returns
+from harness.expectations import Agrees, Returns
 from harness.record import Record, plain
 from harness.verdict import Cause, Verdict
 from nnhal.errors import UsageError
@@ -30,6 +30,7 @@ WRITE_SECONDS = 5.0  # between two times that counts are written
 WORDS = 160  # characters of a message that tell failures apart
 SHORT = 60  # characters of it in one line about a failure
 MOST_NAMED = 4  # operations in that line
+_OF_VALUES = (Cause.VALUE.value, Cause.INCONSISTENT.value)
 _UNSURE = (Verdict.FLAKY.value, Verdict.INTERNAL.value)
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -87,7 +88,7 @@ def look_at(case: TestCase, record: Record) -> Look:
 
 def mismatch(record: Record) -> str:
     """In what way a case fails, without the numbers."""
-    if record.cause == Cause.VALUE.value and record.worst is not None:
+    if record.cause in _OF_VALUES and record.worst is not None:
         got, due = (float(record.worst[name]) for name in ("got", "expected"))
         if math.isnan(got) or math.isinf(got):
             return "NaN" if math.isnan(got) else "infinite"
@@ -117,13 +118,19 @@ def _name(operation: Operation) -> str:
 
 def _giver(case: TestCase, record: Record) -> str:
     """Name of the operation that gives the output which a record finds fault with."""
-    if record.worst is None or not case.models:
+    if record.worst is None:
         return ""
+    name = str(record.worst["output"])
     for step in case.steps:
-        outputs = step.expect.outputs if isinstance(step.expect, Returns) else ()
-        for position, due in enumerate(outputs):
-            if due.name == record.worst["output"]:
-                graph = case.models[step.model].main
+        outputs: tuple[tuple[str, int, int], ...] = ()  # what each is called, its model, its position there
+        if isinstance(step.expect, Returns):
+            outputs = tuple((due.name, step.model, n) for n, due in enumerate(step.expect.outputs))
+        elif isinstance(step.expect, Agrees):
+            model = case.steps[step.expect.step].model
+            outputs = tuple((f"output {n}", model, due.position) for n, due in enumerate(step.expect.outputs))
+        for called, model, position in outputs:
+            if called == name or name.startswith(f"{called}, "):  # behind the comma: against which driver
+                graph = case.models[model].main
                 index = graph.output_indexes[position]
                 return next((_name(o) for o in graph.operations if index in o.outputs), "")
     return ""
@@ -183,7 +190,7 @@ class Distinct:
         if not self.minimised or not self.look.operations:
             return False
         same = (self.look.verdict, self.look.cause) == (look.verdict, look.cause)
-        if look.cause == Cause.VALUE.value:
+        if look.cause in _OF_VALUES:
             same = same and self.look.mismatch == look.mismatch
         return same and Counter(self.look.operations) <= Counter(look.operations)
 

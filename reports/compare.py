@@ -91,8 +91,9 @@ class Change:
 
     @property
     def altered(self) -> bool:
-        """Whether the two cases of this name differ in their content."""
-        return self.before is not None and self.after is not None and self.before.id != self.after.id
+        """Whether the two cases of this name differ in their content, as far as both were made."""
+        records = [record for record in (self.before, self.after) if record is not None and record.id != self.name]
+        return len({record.id for record in records}) > 1
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,9 @@ from nnhal.types import FL1, FL3, OperandLifeTime, OperandType
 from nnhal.types import OperationType as Op
 from opset.call import Argument, int32_tensor, scalar
 from opset.definition import F32
+from random_graph.against import Against, compare
 from random_graph.cases import graph_test_case
-from random_graph.oracles import FILLS, ORACLES, Against, compare, equal, equal_graphs_case, fresh, graph_of, judge_by
+from random_graph.oracles import FILLS, ORACLES, equal, equal_graphs_case, fresh, graph_of, judge_by
 from random_graph.rewrites import REWRITES, NoRewriteError, rewrite_at_random
 from reference_driver import ReferenceDevice
 

@@ -283,6 +283,20 @@ def test_a_change_of_verdict_has_a_kind(
     assert main([str(tmp_path / "1"), str(tmp_path / "2")]) == (1 if worse else 0)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "altered"), [("-abc123", "-abc123", 0), ("-abc123", "-def456", 1), ("", "-abc123", 0)]
+)
+def test_a_case_is_altered_where_two_that_were_made_differ(
+    tmp_path: Path, before: str, after: str, altered: int
+) -> None:
+    name = made(0).id.rpartition("-")[0]
+    runs = [
+        write_run(tmp_path / end, [replace(made(0, "NOT_SUPPORTED"), id=name + digest)])
+        for end, digest in (("1", before), ("2", after))
+    ]
+    assert compare.compare(*runs).altered == altered
+
+
 def test_a_case_that_was_selected_and_lost_is_worse_and_one_that_was_not_selected_is_not(tmp_path: Path) -> None:
     first = write_run(tmp_path / "1", [made(0), made(0, operation="EXP")])
     second = write_run(tmp_path / "2", [made(0)], {"EXP-float32-sync-drawn": 1}, ended=False)

@@ -18,6 +18,9 @@ SCHEMA_VERSION = 3
 ALIGNMENT = 16  # bytes; what LiteRT asks of constant data
 LARGEST_OLD_CODE = 127  # operator codes above it stand in the new field alone
 NO_TENSOR = -1  # an optional input that is left out
+ORDER_KEY = "model_control_dependencies"  # without it a delegate may run operators earlier than the file has them
+ORDER_VERSION = 1
+GROUP, LAST_GROUP = 7, 127  # bits of a number in that entry, and the largest number of a last byte
 
 OptionValue = int | float | bool | Sequence[int]
 
@@ -49,11 +52,17 @@ class _Operator:
     fields: Mapping[str, OptionValue]
     intermediates: tuple[int, ...] = ()
 
+    @property
+    def graphs(self) -> tuple[int, ...]:
+        """Numbers of the graphs that it runs."""
+        return tuple(int(str(value)) for name, value in self.fields.items() if name.endswith("SubgraphIndex"))
+
 
 class FlatModel:
     """A file under way: its graphs, the first of which is the one that is run, and their constant data.
 
-    The other graphs get a name, so that a runner can try them out. Those with a loop get none: it might not end.
+    The other graphs get a name, so that a runner can try them out. For one with a loop, which might not end, a graph of
+    its other operators is added and gets a name instead; also for the first one.
     """
 
     def __init__(self) -> None:
@@ -67,13 +76,32 @@ class FlatModel:
 
     def finish(self) -> bytes:
         """The file."""
-        out = _Writer(1024 + sum(len(data) + ALIGNMENT for data in self._buffers))
-        buffers = out.tables([out.buffer(data) for data in self._buffers])
-        codes = sorted({operator.code for graph in self._graphs for operator in graph.operators})
-        subgraphs = out.tables([out.subgraph(graph, codes) for graph in self._graphs])
-        named = [out.signature(graph) for graph in self._graphs[1:] if not graph.has_loop]
-        signatures = out.tables(named) if named else 0
-        return out.model(out.tables([out.operator_code(code) for code in codes]), subgraphs, buffers, signatures)
+        loops = {graph.number: self._loops(graph) for graph in self._graphs}
+        tried = [graph for graph in self._graphs[1:] if not loops[graph.number]]
+        rests = [graph for graph in self._graphs if 0 < len(loops[graph.number]) < len(graph.operators)]
+        graphs = list(self._graphs)
+        for graph in rests:
+            graphs.append(graph.without(loops[graph.number], len(graphs)))
+        tried += graphs[len(self._graphs) :]
+        order = _order(graphs)
+        metadata = len(self._buffers)
+        data = [*self._buffers, order] if order else self._buffers
+        out = _Writer(1024 + sum(len(part) + ALIGNMENT for part in data))
+        buffers = out.tables([out.buffer(part) for part in data])
+        codes = sorted({operator.code for graph in graphs for operator in graph.operators})
+        subgraphs = out.tables([out.subgraph(graph, codes) for graph in graphs])
+        signatures = out.tables([out.signature(graph) for graph in tried]) if tried else 0
+        kept = out.tables([out.metadata(ORDER_KEY, metadata)]) if order else 0
+        return out.model(out.tables([out.operator_code(code) for code in codes]), subgraphs, buffers, signatures, kept)
+
+    def _loops(self, graph: FlatGraph) -> tuple[_Operator, ...]:
+        """The operators of a graph that are loops, or run graphs with loops."""
+        return tuple(operator for operator in graph.operators if self._loop(operator))
+
+    def _loop(self, operator: _Operator) -> bool:
+        if operator.code == schema.BuiltinOperator.WHILE:
+            return True
+        return any(self._loops(self._graphs[number]) for number in operator.graphs)
 
 
 class FlatGraph:
@@ -95,10 +123,26 @@ class FlatGraph:
         self.inputs: tuple[int, ...] = ()
         self.outputs: tuple[int, ...] = ()
 
-    @property
-    def has_loop(self) -> bool:
-        """Whether an operator of it is a loop."""
-        return any(operator.code == schema.BuiltinOperator.WHILE for operator in self.operators)
+    def without(self, left_out: Sequence[_Operator], number: int) -> FlatGraph:
+        """The graph of the other operators, which is given what these would give."""
+        rest = FlatGraph(self._buffers, number)
+        rest.tensors = self.tensors
+        rest.operators = [operator for operator in self.operators if operator not in left_out]
+        rest.inputs = (*self.inputs, *(index for operator in left_out for index in operator.outputs))
+        rest.outputs = self.outputs
+        return rest
+
+    def order(self) -> list[tuple[int, int]]:
+        """Which operator must come before which other ones, beside those that take what it gives.
+
+        An operator that changes a variable tensor is the first to read it; those that read it later want the change.
+        """
+        pairs = []
+        for index, tensor in enumerate(self.tensors):
+            if tensor.variable:
+                readers = [place for place, operator in enumerate(self.operators) if index in operator.inputs]
+                pairs += [(readers[0], later) for later in readers[1:]]
+        return pairs
 
     def tensor(
         self,
@@ -152,6 +196,28 @@ class FlatGraph:
     def scale_between(self, tensors: Sequence[int]) -> None:
         """Gives the last operator tensors without values: they say the scales of what it computes on the way."""
         self.operators[-1] = replace(self.operators[-1], intermediates=tuple(tensors))
+
+
+def _order(graphs: Sequence[FlatGraph]) -> bytes:
+    """What a delegate must know of the order of operators, as LiteRT keeps it in a file; empty where there is nothing.
+
+    Numbers are in groups of seven bits, the lowest first; those of operators, which could be negative, are doubled.
+    """
+    pairs = [graph.order() for graph in graphs]
+    if not any(pairs):
+        return b""
+    numbers = [ORDER_VERSION, len(pairs)]
+    for own in pairs:
+        numbers += [len(own), *(2 * place for pair in own for place in pair)]
+    return b"".join(_groups(number) for number in numbers)
+
+
+def _groups(number: int) -> bytes:
+    groups = bytearray()
+    while number > LAST_GROUP:
+        groups.append(number & LAST_GROUP | LAST_GROUP + 1)
+        number >>= GROUP
+    return bytes([*groups, number])
 
 
 class _Writer:
@@ -299,7 +365,16 @@ class _Writer:
             tables.append(schema.TensorMapEnd(self._builder))
         return tables
 
-    def model(self, operator_codes: int, subgraphs: int, buffers: int, signatures: int) -> bytes:
+    def metadata(self, key: str, buffer: int) -> int:
+        """An entry that the schema does not know; its value is a buffer."""
+        name = self._builder.CreateString(key)
+        schema.MetadataStart(self._builder)
+        schema.MetadataAddName(self._builder, name)
+        schema.MetadataAddBuffer(self._builder, buffer)
+        end: int = schema.MetadataEnd(self._builder)
+        return end
+
+    def model(self, operator_codes: int, subgraphs: int, buffers: int, signatures: int, metadata: int) -> bytes:
         """Ends the file and gives its bytes."""
         schema.ModelStart(self._builder)
         schema.ModelAddVersion(self._builder, SCHEMA_VERSION)
@@ -308,6 +383,8 @@ class _Writer:
         schema.ModelAddBuffers(self._builder, buffers)
         if signatures:
             schema.ModelAddSignatureDefs(self._builder, signatures)
+        if metadata:
+            schema.ModelAddMetadata(self._builder, metadata)
         self._builder.Finish(schema.ModelEnd(self._builder), file_identifier=FILE_IDENTIFIER)
         return bytes(self._builder.Output())
 
