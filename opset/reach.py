@@ -26,7 +26,7 @@ BETWEEN = frozenset(
         Op.RESIZE_NEAREST_NEIGHBOR, Op.RESIZE_BILINEAR, Op.MAXIMUM, Op.MINIMUM, Op.SELECT, Op.DEQUANTIZE, Op.MEAN,
     }
 )  # fmt: skip
-WITH_ZERO = frozenset({Op.PAD, Op.SPACE_TO_BATCH_ND, Op.RELU, Op.RELU1, Op.RELU6, Op.HARD_SWISH, Op.PRELU, Op.ELU})
+WITH_ZERO = frozenset({Op.PAD, Op.SPACE_TO_BATCH_ND, Op.RELU, Op.RELU1, Op.RELU6, Op.HARD_SWISH})
 BOUNDED: dict[Op, Reach] = {
     Op.TANH: (-1.0, 1.0),
     Op.LOGISTIC: (0.0, 1.0),

@@ -116,7 +116,7 @@ def test_a_rewritten_graph_means_the_same(name: str) -> None:
         found += 1
         assert other.model != graph.model
     rare = name in ("constants_joined", "constants_folded")  # a drawn graph hardly ever has operations on constants
-    assert found >= (0 if rare else 4)
+    assert found >= (0 if rare else 2)
 
 
 @pytest.mark.parametrize("name", ["level1", "level2", "quant8_asymm_signed", "quant16_symm", "bool8"])
