@@ -161,7 +161,7 @@ def test_batches_have_the_numbers_of_the_profile() -> None:
     counts: dict[str, int] = {}
     for batch in batches("quick", 0):
         counts[batch.origin.signature] = counts.get(batch.origin.signature, 0) + len(batch.numbers)
-    assert counts == {name: chosen.count["quick"] for name, chosen in MIXES.items()}
+    assert counts == {name: chosen.count["quick"] for name, chosen in MIXES.items() if chosen.count["quick"]}
     assert [batch.numbers[0] for batch in batches("quick", 2, ("large",))] == [2_000_000, 2_000_025]
 
 
