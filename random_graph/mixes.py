@@ -164,7 +164,7 @@ def _named() -> dict[str, Mix]:
         Mix("single", (1, 1), bridges=0, unknown=0, count=_graphs(10, 40)),
         Mix("small", (5, 5), count=_graphs(60, 250)),
         Mix("large", (40, 40), count=_graphs(6, 30)),
-        Mix("huge", (600, 600), stretch=0.5, largest=128, unknown=0, count=_graphs(0, 0)),
+        Mix("huge", (600, 600), stretch=0.5, largest=128, unknown=0, count=_graphs(0, 1)),
         Mix("wide", (3, 6), stretch=4.0, largest=60_000, count=_graphs(2, 8)),
     ]
     mixes += [Mix(name, (8, 8), pure=kind, bridges=0, count=_graphs(4, 16)) for name, kind in PURE.items()]
