@@ -58,25 +58,20 @@ class Attempt:
     Attributes:
         number: of the draw; those that were given up count.
         drawn: the graph.
-        origin: of its case.
+        question: asks whether the model is supported.
     """
 
     number: int
     drawn: Drawn
-    origin: Origin
-
-    @cached_property
-    def question(self) -> TestCase:
-        """Asks whether the model is supported."""
-        return graph_question(self.drawn.model, self.origin)
+    question: TestCase
 
     @cached_property
     def whole(self) -> TestCase | None:
         """The case, however little can be said of its outputs; None where that is nothing."""
-        level = self.question.level
+        origin, level = self.question.origin, self.question.level
         with spending(ORACLE):
             try:
-                return graph_case(self.drawn.model, self.drawn.inputs, self.origin, level=level)
+                return graph_case(self.drawn.model, self.drawn.inputs, origin, level=level)
             except (UnsatisfiableError, ValueError):
                 return None
 
@@ -112,10 +107,13 @@ def attempts(mix_name: str, seed: int) -> Iterator[Attempt]:
             drawn = draw(chosen, seed, number)
             with spending(GENERATION):
                 sound = drawn.sound
+            if not sound:
+                continue
+            with spending(ORACLE):
+                question = graph_question(drawn.model, origin)
         except (UnsatisfiableError, ValueError):
             continue
-        if sound:
-            yield Attempt(number, drawn, origin)
+        yield Attempt(number, drawn, question)
 
 
 def graph_test_case(mix_name: str, seed: int) -> TestCase:

@@ -25,6 +25,8 @@ from nnhal.model import Model
 from nnhal.types import FL1, OperationType
 from random_graph import cases
 from random_graph.cases import attempts, drawn_case, graph_test_case, origin_of
+from random_graph.generator import Drawn
+from random_graph.mixes import Mix
 from reference_driver import ReferenceDevice
 from tests.plugin_runs import LIGHT
 
@@ -142,6 +144,20 @@ def test_a_question_is_what_its_case_begins_with() -> None:
         case = graph_test_case("small", seed)
         question = graph_question(case.models[0], origin_of("small", seed))
         assert question == replace(case, steps=case.steps[:1], digest="")
+
+
+def test_a_draw_that_is_valid_at_no_level_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(chosen: Mix, seed: int, attempt: int = 0) -> Drawn:
+        drawn = right(chosen, seed, attempt)
+        if attempt:
+            return drawn
+        main = drawn.model.main
+        return replace(drawn, model=replace(drawn.model, main=replace(main, operations=main.operations[:0])))
+
+    right = cases.draw
+    monkeypatch.setattr(cases, "draw", draw)
+    assert 0 not in [attempt.number for attempt in attempts("small", 2)]
+    assert drawn_case("small", 2)[1].attempts > 0
 
 
 def test_nothing_is_computed_of_a_graph_that_is_not_supported(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
