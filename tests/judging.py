@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 
 import numpy as np
 
+from harness.expectations import Expected
 from harness.judge_output import judge_output
 from harness.make import expected_outputs
 from harness.verdict import Verdict
@@ -20,22 +22,41 @@ from opset.evaluate import run_call
 from opset.source import SeededSource
 from opset.values import Arithmetic
 
+SETS_KEPT, CALLS_KEPT = 40, 2000
 VARIANTS = [Arithmetic(np.float32, order) for order in ("natural", "reversed", "blocked")]
 
 Fault = Callable[[Call], Mapping[str, Array] | None]
 
 
+_drawn: OrderedDict[tuple[str, str, str], list[Call]] = OrderedDict()
+_due: OrderedDict[int, tuple[Call, tuple[Expected, ...]]] = OrderedDict()
+
+
 def draws(definition: OperationDef, signature: Signature, count: int, purpose: str = "") -> Iterator[Call]:
-    """Seeded calls of a signature; another purpose gives others."""
+    """Seeded calls of a signature; another purpose gives others. Those asked for last are kept."""
+    known = _drawn.setdefault((definition.name, signature.id, purpose), [])
+    if len(_drawn) > SETS_KEPT:
+        _drawn.popitem(last=False)
     for number in range(count):
-        seed = f"{purpose}/{definition.name}/{signature.id}/{number}"
-        yield draw_call(definition, signature, Scope(SeededSource(seed)))
+        if number == len(known):
+            seed = f"{purpose}/{definition.name}/{signature.id}/{number}"
+            known.append(draw_call(definition, signature, Scope(SeededSource(seed))))
+        yield known[number]
+
+
+def due_of(call: Call) -> tuple[Expected, ...]:
+    """What is due of a call: worked out once for all faults that are tried on it."""
+    if id(call) not in _due:
+        _due[id(call)] = (call, expected_outputs(call))  # holds the call: its id stays its own
+        if len(_due) > CALLS_KEPT:
+            _due.popitem(last=False)
+    return _due[id(call)][1]
 
 
 def verdicts(call: Call, answer: Mapping[str, Array]) -> list[str]:
     """What the judge says of each result; a wrong shape is a failure."""
     words = []
-    for due in expected_outputs(call):
+    for due in due_of(call):
         got = answer[due.name]
         if got.shape != due.shape:
             words.append(f"FAIL: shape {got.shape}, {due.shape} is due")

@@ -246,6 +246,7 @@ def detection(fault: str, count: int = 80) -> dict[str, tuple[int, int]]:
     return {definition.name: (noticed, tried)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_noticed(fault: str) -> None:
     for noticed, tried in detection(fault).values():

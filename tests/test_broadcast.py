@@ -264,6 +264,7 @@ def detection(fault: str, count: int = 80) -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_noticed(fault: str) -> None:
     for name, (noticed, tried) in detection(fault).items():

@@ -169,6 +169,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("code", "fault"), [(c, f) for c, faults in FAULTS.items() for f in faults])
 def test_faults_are_noticed(code: OperationType, fault: str) -> None:
     definition = next(d for d in BOTH if d.code == code)

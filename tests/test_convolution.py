@@ -222,6 +222,7 @@ LEAST = {"truncated": 0.3}  # seen only as a mean over 32 elements or more; ever
 RARE = 5  # draws that a fault changes, below which a share says nothing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_faults_are_noticed(definition: OperationDef, fault: str) -> None:

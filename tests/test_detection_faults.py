@@ -457,6 +457,7 @@ def rate(fault: Fault) -> tuple[int, int, int]:
     return seen, different, total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_is_noticed(fault: Fault) -> None:
     seen, different, _ = rate(fault)

@@ -101,6 +101,7 @@ FAULTS: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray], float]] = 
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_noticed(fault: str) -> None:
     name, signature, wrong, share = FAULTS[fault]

@@ -94,6 +94,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
         sys.stdout.write("\n".join(["", head, *ROWS, ""]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_is_noticed(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = tried(fault, monkeypatch)

@@ -302,6 +302,7 @@ FAULTS: list[tuple[Callable[[Call], Mapping[str, Array] | None], float]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("fault", "least"), FAULTS, ids=lambda x: getattr(x, "__name__", None))
 def test_faults_are_noticed(fault, least: float) -> None:
     counts = [detection(LSH_PROJECTION, signature, fault, 40) for signature in SIGNATURES]

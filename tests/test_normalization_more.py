@@ -346,6 +346,7 @@ FAULTS: list[tuple[OperationDef, Callable[[Call], Mapping[str, Array] | None], f
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "fault", "least"), FAULTS, ids=lambda x: getattr(x, "__name__", None))
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
 def test_faults_are_noticed(definition: OperationDef, fault, least: float) -> None:

@@ -189,6 +189,7 @@ FAULTS: list[tuple[OperationDef, Callable[[Call], Answer], float]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "fault", "least"), FAULTS, ids=[f"{d.name}-{f.__name__}" for d, f, _ in FAULTS])
 def test_faults_are_noticed(definition: OperationDef, fault: Callable[[Call], Answer], least: float) -> None:
     counts = [detection(definition, signature, fault, 60) for signature in definition.signatures]

@@ -230,6 +230,7 @@ FAULTS: list[tuple[OperationDef, Callable[[Call], Mapping[str, Array] | None], f
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "fault", "least"), FAULTS, ids=lambda x: getattr(x, "__name__", None))
 def test_faults_are_noticed(definition: OperationDef, fault, least: float) -> None:
     counts = [detection(definition, signature, fault, 60) for signature in definition.signatures]

@@ -218,6 +218,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "fault", "least"), FAULTS, ids=lambda x: getattr(x, "__name__", None))
 def test_faults_are_noticed(definition: OperationDef, fault, least: float) -> None:
     counts = [detection(definition, signature, fault, 40) for signature in definition.signatures]

@@ -218,6 +218,7 @@ def test_a_truncated_mean_is_legal(definition: OperationDef, signature: Signatur
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "fault", "least"), FAULTS, ids=[f"{d.name}-{f.__name__}" for d, f, _ in FAULTS])
 def test_faults_are_noticed(definition: OperationDef, fault: Callable[[Call], Answer], least: float) -> None:
     counts = [detection(definition, signature, fault, 100) for signature in definition.signatures]

@@ -162,6 +162,7 @@ def detected(name: str, signature: Signature) -> tuple[int, int]:
     return seen, told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda s: s.id)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_noticed(name: str, signature: Signature) -> None:
