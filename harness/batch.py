@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness.case import Origin, TestCase
 from harness.verdict import Judgement
@@ -16,15 +16,17 @@ class NotApplicableError(Exception):
 
 
 class SettledError(Exception):
-    """A case whose verdict is known before it is run: what it rests on has failed.
+    """A case whose verdict is known without a run of steps: what it rests on has failed, or it is no case of steps.
 
     Args:
         judgement: the verdict.
+        rest: fields of its record that a judgement does not know.
     """
 
-    def __init__(self, judgement: Judgement) -> None:
+    def __init__(self, judgement: Judgement, **rest: Any) -> None:
         super().__init__(judgement.message)
         self.judgement = judgement
+        self.rest = rest
 
 
 class Draft(Protocol):

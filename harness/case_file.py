@@ -81,13 +81,19 @@ def _coarse_output(due: Expected) -> Expected:
     return replace(due, value=value, required=open_.astype(np.float64), unit=None, distribution=drawn)
 
 
-def save(case: TestCase, path: Path) -> None:
-    """Writes a case to a file."""
+def dumps(case: TestCase) -> bytes:
+    """The bytes of a case's file."""
     head, arrays = _to_parts(case)
     raw = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, head=raw, **arrays)
+    return file.getvalue()
+
+
+def save(case: TestCase, path: Path) -> None:
+    """Writes a case to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, head=raw, **arrays)
+    path.write_bytes(dumps(case))
 
 
 def load(path: Path) -> TestCase:
@@ -97,20 +103,35 @@ def load(path: Path) -> TestCase:
         UsageError: the file is missing, no case file, damaged, or of another format.
     """
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-            head = json.loads(stored["head"].tobytes())
-            arrays = {name: stored[name] for name in stored.files if name != "head"}
+        data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"case file {path} cannot be read: {error.strerror}") from None
+    return loads(data, str(path))
+
+
+def loads(data: bytes, name: str) -> TestCase:
+    """Reads a case out of the bytes of its file.
+
+    Args:
+        data: the bytes.
+        name: of the file, for messages.
+
+    Raises:
+        UsageError: they are no case file's, damaged, or of another format.
+    """
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            head = json.loads(stored["head"].tobytes())
+            arrays = {key: stored[key] for key in stored.files if key != "head"}
     except DAMAGE:
-        raise UsageError(f"{path} is not a case file; save one with a failing run, or give a case id") from None
+        raise UsageError(f"{name} is not a case file; save one with a failing run, or give a case id") from None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         found = head.get("format") if isinstance(head, dict) else None
-        raise UsageError(f"case file {path} has format {found}, {FORMAT} is understood: use the suite that wrote it")
+        raise UsageError(f"case file {name} has format {found}, {FORMAT} is understood: use the suite that wrote it")
     try:
         return _from_parts(head, arrays)
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise UsageError(f"case file {path} is damaged ({error}): make it again from its id") from None
+        raise UsageError(f"case file {name} is damaged ({error}): make it again from its id") from None
 
 
 def _to_parts(case: TestCase) -> tuple[Row, dict[str, Array]]:

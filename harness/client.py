@@ -10,8 +10,8 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from harness.process import ServiceProcess
 from nnhal.channel import Channel, Closed, Late
 from nnhal.device import ExecutionCallback, ExecutionResult, OutputShape
 from nnhal.errors import (
@@ -35,6 +35,51 @@ Answer = tuple[list[Json], Parts]
 CopyBack = Callable[[], None]
 
 
+class HasFileno(Protocol):
+    """Something that can be polled."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+
+
+class Watched(Protocol):
+    """What a connection needs of the process at its other end."""
+
+    @property
+    def control(self) -> HasFileno:
+        """Readable when there is news of the process."""
+
+    @property
+    def exit(self) -> int | None:
+        """How it ended; None while it lives."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is gone."""
+
+    def listen(self) -> None:
+        """Takes the news in, without waiting."""
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until it has ended; False when it has not."""
+
+    def stop(self, reason: str, *, stacks: bool = False, native: bool = False) -> str:
+        """Stops it, where it is ours to stop; gives native stacks."""
+
+    def log(self) -> str:
+        """The end of what it wrote."""
+
+    def cpu_seconds(self) -> float:
+        """Processor time so far."""
+
+    def is_runnable(self) -> bool:
+        """Whether some thread of it would run if it had a processor."""
+
+
+class ReleasedError(SuiteError):
+    """What was asked of has been released meanwhile, by another thread of the suite."""
+
+
 class Again(Exception):
     """The service does not keep the model any more and wants it whole."""
 
@@ -52,7 +97,7 @@ class Connection:
     def __init__(
         self,
         channel: Channel,
-        process: ServiceProcess,
+        process: Watched,
         deadline: float,
         *,
         native_stacks: bool = True,
@@ -190,6 +235,8 @@ class Connection:
             raise Again
         if kind == "unclean" and len(rest) == 3:
             raise UncleanError(*(str(word) for word in rest))
+        if kind == "released" and len(rest) == 1:
+            raise ReleasedError(str(rest[0]))
         if kind == "misused" and len(rest) == 1:
             raise SuiteError(f"the service refused {name}: {rest[0]}")
         if kind == "usage" and len(rest) == 1:

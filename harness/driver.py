@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from harness.isolation import DEADLINE, IsolatedDriver
 from harness.remarks import NO_REMARKS, Remarks
+from harness.translating import Translations
 from nnhal import loading
 from nnhal.device import (
     DEFAULT_COMPILATION,
@@ -24,8 +24,6 @@ from nnhal.errors import UncleanError
 from nnhal.loading import DriverSpec
 from nnhal.model import Model
 from nnhal.types import DeviceType, FeatureLevel
-
-TRANSLATIONS_KEPT = 8
 
 
 class Driver(Protocol):
@@ -61,24 +59,14 @@ class Driver(Protocol):
         """Ends the driver."""
 
 
-class _Translating(Device):
+class Translating(Device):
     """An adapter in this process: its two halves side by side."""
 
     def __init__(self, inner: Adapter, spec: DriverSpec) -> None:
         self._inner = inner
-        self._options = spec.options
-        self._kept: OrderedDict[int, tuple[Model, Model]] = OrderedDict()
+        self._translated = Translations(lambda model: inner.translate(model, spec.options))
         self.feature_level = inner.feature_level
         self.traits = inner.traits
-
-    def _translated(self, model: Model) -> Model:
-        kept = self._kept.get(id(model))
-        if kept is None:
-            kept = model, replace(model, translation=self._inner.translate(model, self._options))
-            self._kept[id(model)] = kept
-            if len(self._kept) > TRANSLATIONS_KEPT:
-                self._kept.popitem(last=False)
-        return kept[1]
 
     def get_capabilities(self) -> Capabilities:
         return self._inner.get_capabilities()
@@ -111,7 +99,7 @@ class InProcessDriver:
 
     def _load(self) -> Device:
         device = loading.load(self.spec)
-        return _Translating(device, self.spec) if isinstance(device, Adapter) else device
+        return Translating(device, self.spec) if isinstance(device, Adapter) else device
 
     def restart(self, fill: int | None = None) -> None:
         """A new device object; the process is the same."""

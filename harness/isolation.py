@@ -6,31 +6,27 @@ import dataclasses
 import os
 import socket
 import threading
-import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from harness.client import Connection
-from harness.process import ServiceProcess, find_crash_trace, interpreter
+from harness.greeting import Hello, greet
+from harness.process import ServiceProcess, find_crash_trace
 from harness.remote import RemoteDevice, Translate
-from nnhal import loading
-from nnhal.channel import Channel, Closed
-from nnhal.device import Traits
-from nnhal.errors import DriverDied, DriverError, SuiteError, UsageError
+from harness.translating import Translations, translate_here
+from nnhal.channel import Channel
+from nnhal.errors import DriverDied, SuiteError, UsageError
 from nnhal.loading import DriverSpec
 from nnhal.model import Model, Translation
-from nnhal.parts import Json, Parts
-from nnhal.types import FeatureLevel
+from nnhal.parts import Parts
 from nnhal.wire import decode, encode
 
 __all__ = ["DEADLINE", "IsolatedDriver", "Sample", "find_crash_trace"]
 
 DEADLINE = 10.0
 LOAD_DEADLINE = 60.0
-TRANSLATIONS_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -41,69 +37,6 @@ class Sample:
     descriptors: int
     threads: int
     cpu_seconds: float
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What a service says of itself when it is ready."""
-
-    name: str
-    level: FeatureLevel
-    traits: Traits
-    adapter: str | None
-    python: str
-    numpy: str
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f": {lines[-1][:500]}" if lines else ""
-
-
-def _greet(process: ServiceProcess, channel: Channel, seconds: float) -> Hello:
-    """Waits until a service is ready.
-
-    Raises:
-        UsageError: the driver could not be loaded.
-    """
-    name = process.spec.name
-    end = time.monotonic() + seconds
-    try:
-        while (message := channel.take()) is None:
-            if time.monotonic() > end:
-                process.stop("did not load in time", stacks=True)
-                raise UsageError(f"driver {name!r} was not ready within {seconds:g} s{_last_line(process.log())}")
-            if not channel.fill() and process.wait(0.002) and not channel.fill():
-                raise Closed
-        words, parts = message
-        parts.close()
-        return _understand(name, words)
-    except Closed:
-        process.wait(3)
-        reason = f"its process {process.reason}{_last_line(process.log())}"
-        if "No module named 'numpy'" in reason:
-            reason += f"; run {interpreter(process.spec)} -m pip install 'numpy>=1.24'"
-        raise UsageError(f"driver {name!r} could not be loaded: {reason}") from None
-    except ValueError as error:
-        process.stop("sent nonsense at its start")
-        raise UsageError(f"driver {name!r} wrote to its service's socket: {error}") from None
-
-
-def _understand(name: str, words: Json) -> Hello:
-    if not isinstance(words, dict):
-        raise ValueError("malformed wire data: the greeting has the wrong form")
-    if "usage" in words:
-        raise UsageError(str(words["usage"]))
-    adapter, level = words.get("adapter"), words.get("level")
-    traits = Traits() if level is None else decode(Traits, words.get("traits"), Parts())
-    return Hello(
-        name=str(words.get("name")),
-        level=FeatureLevel.FL8 if level is None else FeatureLevel(decode(int, level, Parts())),
-        traits=traits,
-        adapter=None if adapter is None else str(adapter),
-        python=str(words.get("python")),
-        numpy=str(words.get("numpy")),
-    )
 
 
 class _Worker:
@@ -163,7 +96,7 @@ class IsolatedDriver:
         self._started = 0
         self._spare: _Worker | None = None
         self._translator: _Worker | None = None
-        self._translations: OrderedDict[int, tuple[Model, Model]] = OrderedDict()
+        self._translations: dict[str, Translations] = {}
         self._others: list[Connection] = []
         self._closed = False
         self._worker = self._begin()
@@ -191,7 +124,7 @@ class IsolatedDriver:
 
     def _ready(self, worker: _Worker) -> RemoteDevice:
         if worker.device is None:
-            hello = worker.hello = _greet(worker.process, worker.channel, self._load_deadline)
+            hello = worker.hello = greet(worker.process, self.spec, worker.channel, self._load_deadline)
             worker.device = self._device(worker, worker.channel, hello)
         if self._wants_spare and self._spare is None and worker is self._worker:
             self._spare = self._begin()  # gets ready by itself; asked for when it is needed
@@ -255,7 +188,7 @@ class IsolatedDriver:
                 raise DriverDied("does not accept connections", self.log) from None
             channel = Channel(connection)
             try:
-                hello = _greet(worker.process, channel, self._load_deadline)
+                hello = greet(worker.process, self.spec, channel, self._load_deadline)
             except UsageError as error:
                 channel.close()
                 raise DriverDied(str(error), self.log) from None
@@ -274,6 +207,11 @@ class IsolatedDriver:
             if self._worker.hello is None:
                 raise SuiteError("a service without a greeting")
             return self._worker.hello
+
+    @property
+    def process(self) -> ServiceProcess:
+        """The present process."""
+        return self._worker.process
 
     @property
     def pid(self) -> int:
@@ -311,31 +249,15 @@ class IsolatedDriver:
     # ---- adapters
 
     def _translation_for(self, hello: Hello) -> Translate:
-        if hello.adapter is None:
+        adapter = hello.adapter
+        if adapter is None:
             return lambda model: model
-        name = hello.adapter
-        return lambda model: self._translated(model, name)
+        if adapter not in self._translations:
+            self._translations[adapter] = Translations(lambda model: self._translate(model, adapter))
+        return self._translations[adapter]
 
-    def _translated(self, model: Model, adapter: str) -> Model:
-        with self._lock:
-            found = self._translations.get(id(model))
-        if found is not None:
-            return found[1]
-        made = (self._translate_here if self.spec.is_ours else self._translate_apart)(model, adapter)
-        ready = dataclasses.replace(model, translation=made)
-        with self._lock:
-            self._translations[id(model)] = (model, ready)
-            while len(self._translations) > TRANSLATIONS_KEPT:
-                self._translations.popitem(last=False)
-        return ready
-
-    def _translate_here(self, model: Model, adapter: str) -> Translation:
-        try:
-            return loading.adapter_of(self.spec, adapter).translate(model, self.spec.options)
-        except (UsageError, DriverError):
-            raise
-        except Exception as error:
-            raise SuiteError(f"translate of driver {self.spec.name!r}: {type(error).__name__}: {error}") from error
+    def _translate(self, model: Model, adapter: str) -> Translation:
+        return translate_here(self.spec, adapter, model) if self.spec.is_ours else self._translate_apart(model, adapter)
 
     def _translate_apart(self, model: Model, adapter: str) -> Translation:
         """A vendor's `translate` gets a process of its own, under the suite's Python."""
@@ -345,7 +267,7 @@ class IsolatedDriver:
                 if worker is not None:
                     worker.close()
                 worker = self._translator = self._begin(translate=adapter)
-                hello = _greet(worker.process, worker.channel, self._load_deadline)
+                hello = greet(worker.process, self.spec, worker.channel, self._load_deadline)
                 worker.device = self._device(worker, worker.channel, hello)
             if worker.device is None:
                 raise SuiteError("a translating process without a connection")
@@ -358,6 +280,27 @@ class IsolatedDriver:
             raise connection.malformed(f"a translation of the wrong form ({error})") from None
 
     # ---- the end
+
+    def finish(self, seconds: float) -> tuple[int | None, str, int]:
+        """Lets the driver end by itself, as it does when its clients are gone.
+
+        Args:
+            seconds: that it gets for it.
+
+        Returns:
+            Its status, None where it did not end in time; in words; and the number of processes that it left behind.
+        """
+        with self._lock:
+            for connection in self._others:
+                connection.close()
+            self._others.clear()
+            worker = self._worker
+            if worker.device is not None:
+                worker.device.connection.close()
+            worker.channel.close()
+            worker.process.service.close()
+            worker.process.wait(seconds)
+            return worker.process.exit, worker.process.reason, worker.process.strays
 
     def close(self) -> None:
         """Ends the driver and everything it has started. A second call does nothing."""

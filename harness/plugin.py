@@ -23,7 +23,7 @@ from harness.case_file import load
 from harness.driver import Driver, open_driver
 from harness.environment import SUITE_VERSION, write_environment
 from harness.isolation import DEADLINE
-from harness.option_values import level_of, memory_of
+from harness.option_values import level_of, matching, memory_of
 from harness.record import Record, RecordFile, read_run
 from harness.session import Options, Session, failure_text
 from harness.through import FrameworkDriver, combined
@@ -140,14 +140,7 @@ def _specs(config: pytest.Config) -> list[DriverSpec]:
     specs = [DriverSpec.parse(text) for text in dict.fromkeys(config.getoption("driver"))]
     pattern = config.getoption("driver_match")
     if pattern:
-        try:
-            found = sorted(name for name in loading.installed() if re.search(pattern, name))
-        except re.error as error:
-            raise UsageError(f"--driver-match={pattern} is no regular expression: {error}") from None
-        if not found:
-            raise UsageError(f"--driver-match={pattern} matches none of {', '.join(sorted(loading.installed()))}")
-        known = {spec.text for spec in specs}
-        specs += [DriverSpec.parse(name) for name in found if name not in known]
+        specs += matching(pattern, specs)
     return specs or [DriverSpec.parse(loading.REFERENCE)]
 
 

@@ -126,29 +126,63 @@ def describe_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-class ServiceProcess:
-    """A driver service and its supervisor.
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def is_runnable(pid: int) -> bool:
+    """Whether some thread of a process would run if it had a processor."""
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
+
+
+def native_stack(pid: int) -> str:
+    """The native stacks of a process, where gdb is installed; empty otherwise."""
+    gdb = shutil.which("gdb")
+    if gdb is None or not pid:
+        return ""
+    program = [gdb, "-nx", "-batch", "-p", str(pid), "-ex", "thread apply all bt 30"]
+    try:
+        run = subprocess.run(program, capture_output=True, timeout=GDB_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return run.stdout.decode(errors="replace")[-16384:]
+
+
+class SupervisedProcess:
+    """A process under a supervisor of its own, which keeps its log and leaves nothing behind.
 
     Args:
-        spec: the driver.
+        argv: the program; `--fd N`, its end of a connection to here, and `--parent PID` are appended.
+        env: its environment.
         tag: written into the environment of everything that is started.
-        log_path: file that gets all that the driver writes.
+        log_path: file that gets all that it writes.
         memory: address space in bytes.
-        translate: class name, for a process that only runs an adapter's `translate`.
-        fill: byte from 0 to 254 that memory from the process's allocator holds; None for what it holds by itself.
+
+    Attributes:
+        control: to the supervisor; readable when there is news.
+        service: to the process.
+        exit: status, or minus the signal that killed it; None while it lives.
+        strays: processes that it had left behind.
     """
 
     def __init__(
         self,
-        spec: DriverSpec,
+        argv: Sequence[str],
+        env: Mapping[str, str],
         tag: str,
         *,
         log_path: Path | None = None,
         memory: int | None = None,
-        translate: str | None = None,
-        fill: int | None = None,
     ) -> None:
-        self.spec = spec
         self.tag = tag
         self.pid = 0
         self.exit: int | None = None
@@ -156,13 +190,10 @@ class ServiceProcess:
         self.stopped_for: str | None = None
         self._ring = os.memfd_create("nncts-log", os.MFD_CLOEXEC)
         os.ftruncate(self._ring, supervisor.LOG_HEAD.size + supervisor.LOG_BYTES)
-        argv = [interpreter(spec), "-m", "nnhal.service", "--driver", spec.text]
-        if translate is not None:
-            argv += ["--translate", translate]
         self._lock = threading.RLock()
         self._heard = b""
         self._closed = False
-        self._supervisor = self._start(argv, environment(spec, tag, fill), log_path, memory)
+        self._supervisor = self._start(argv, env, log_path, memory)
 
     def _start(
         self, argv: Sequence[str], env: Mapping[str, str], log_path: Path | None, memory: int | None
@@ -247,25 +278,14 @@ class ServiceProcess:
         with self._lock:
             self.stopped_for = self.stopped_for or reason
         self.listen()
-        native_stack = self._native_stack() if native and self.exit is None else ""
+        stack = native_stack(self.pid) if native and self.exit is None else ""
         if stacks:
             self.signal(signal.SIGABRT)
             self.wait(ABORT_SECONDS)
         if self.exit is None:
             self.signal(signal.SIGKILL)
             self.wait(ABORT_SECONDS)
-        return native_stack
-
-    def _native_stack(self) -> str:
-        gdb = shutil.which("gdb")
-        if gdb is None or not self.pid:
-            return ""
-        program = [gdb, "-nx", "-batch", "-p", str(self.pid), "-ex", "thread apply all bt 30"]
-        try:
-            run = subprocess.run(program, capture_output=True, timeout=GDB_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            return ""
-        return run.stdout.decode(errors="replace")[-16384:]
+        return stack
 
     def log(self) -> str:
         """The end of what the driver wrote to its standard outputs, at most 64 KiB."""
@@ -285,20 +305,12 @@ class ServiceProcess:
         return int(supervisor.LOG_HEAD.unpack(data)[0])
 
     def cpu_seconds(self) -> float:
-        """Processor time of the service so far; 0 when it is gone."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        """Processor time of the process so far; 0 when it is gone."""
+        return cpu_seconds(self.pid)
 
     def is_runnable(self) -> bool:
-        """Whether some thread of the service would run if it had a processor."""
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{self.pid}/task").iterdir():
-                if (task / "stat").read_text().rpartition(")")[2].split()[0] == "R":
-                    return True
-        return False
+        """Whether some thread of the process would run if it had a processor."""
+        return is_runnable(self.pid)
 
     def sample(self) -> psutil.Process | None:
         """The service as psutil sees it; None when it is gone."""
@@ -325,3 +337,32 @@ class ServiceProcess:
             self._orphaned()
         os.close(self._ring)
         self._ring = -1
+
+
+class ServiceProcess(SupervisedProcess):
+    """A driver service and its supervisor.
+
+    Args:
+        spec: the driver.
+        tag: written into the environment of everything that is started.
+        log_path: file that gets all that the driver writes.
+        memory: address space in bytes.
+        translate: class name, for a process that only runs an adapter's `translate`.
+        fill: byte from 0 to 254 that memory from the process's allocator holds; None for what it holds by itself.
+    """
+
+    def __init__(
+        self,
+        spec: DriverSpec,
+        tag: str,
+        *,
+        log_path: Path | None = None,
+        memory: int | None = None,
+        translate: str | None = None,
+        fill: int | None = None,
+    ) -> None:
+        self.spec = spec
+        argv = [interpreter(spec), "-m", "nnhal.service", "--driver", spec.text]
+        if translate is not None:
+            argv += ["--translate", translate]
+        super().__init__(argv, environment(spec, tag, fill), tag, log_path=log_path, memory=memory)

@@ -345,7 +345,7 @@ class _Models:
             return ready, self._number, True
 
 
-def _scale(model: Model) -> float:
+def deadline_scale(model: Model) -> float:
     """How many deadlines the preparation of a model may take: it grows with the model."""
     size = len(model.operand_values) + sum(pool.size for pool in model.pools)
     steps = len(model.main.operations) + sum(len(graph.operations) for graph in model.referenced)
@@ -444,7 +444,7 @@ class RemoteDevice(WatchedDevice):
         return _read(list[str | None], answer, self.connection)
 
     def prepare_model(self, model: Model, config: CompilationConfig = DEFAULT_COMPILATION) -> RemotePreparedModel:
-        answer = self._call_with_model("prepare_model", model, config, _scale(model))
+        answer = self._call_with_model("prepare_model", model, config, deadline_scale(model))
         return RemotePreparedModel(self.connection, _read(int, answer, self.connection))
 
     def prepare_model_from_cache(

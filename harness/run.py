@@ -6,11 +6,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from harness.acting import Acting
 from harness.answers import MalformedAnswer
 from harness.case import Step, TestCase
+from harness.client import ReleasedError
 from harness.executing import Missing, Restart
 from harness.expectations import Agrees, Describes, MayReject, Repeats, Returns, Short, Supports
 from harness.guards import Arena
@@ -18,9 +20,117 @@ from harness.outcome import Outcome, StepOutcome
 from harness.remote import WatchedDevice
 from nnhal.device import Device
 from nnhal.errors import DriverDied, DriverError, DriverTimedOut, SuiteError, UncleanError
+from nnhal.model import Model
 from nnhal.types import FL8, ErrorStatus, FeatureLevel
 
 Numbered = tuple[int, Step]
+Watch = Callable[[str, Model | None], AbstractContextManager[None]]
+RELEASE = "release"
+
+
+def _unwatched(stage: str, model: Model | None) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class Course:
+    """A case under way. Use as a context.
+
+    Args:
+        case: what to do.
+        device: an isolated driver's proxy, or a driver itself.
+        arena: memory to use again from case to case.
+        in_process: the device is the driver itself, so that any exception is the driver's.
+        level: at which the driver is asked.
+        restart: goes on with a fresh process of the driver; may be handed the byte that its memory holds.
+        watch: is told of each step before it is taken, by the name of its action and the model that it is about, and
+            gives a context that lasts as long as the step; the end is told as `release`.
+    """
+
+    def __init__(
+        self,
+        case: TestCase,
+        device: Device,
+        arena: Arena | None = None,
+        *,
+        in_process: bool = False,
+        level: FeatureLevel = FL8,
+        restart: Restart | None = None,
+        watch: Watch = _unwatched,
+    ) -> None:
+        self._case = case
+        self._own = arena is None
+        self._arena = Arena() if arena is None else arena
+        self._acting = Acting(case, device, self._arena, in_process, level, restart)
+        self._watch = watch
+        self._done: list[StepOutcome] = []
+        self._at = 0
+        self._ended: Outcome | None = None
+
+    def __enter__(self) -> Course:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._acting.close()
+        if self._own:
+            self._arena.close()
+
+    def go(self, steps: Sequence[Step] | None = None) -> bool:
+        """Takes steps in order, until one ends the case; False when one did.
+
+        Args:
+            steps: the first ones of the case; all when None.
+        """
+        return self._guarded(lambda: self._go(self._case.steps if steps is None else steps))
+
+    def _go(self, steps: Sequence[Step]) -> bool:
+        return all(self._take(section) for section in _sections(steps))
+
+    def _take(self, section: Sequence[Numbered]) -> bool:
+        self._at = section[0][0]
+        if len(section) == 1:
+            self._done.append(_take(self._acting, *section[0], self._watch))
+        else:
+            self._done += _take_side_by_side(self._acting, section, self._watch)
+        steps = self._case.steps
+        if any(_ends(self._case, steps[outcome.step], outcome) for outcome in self._done[-len(section) :]):
+            return False
+        self._at = section[-1][0]
+        return True
+
+    def again(self) -> Outcome:
+        """The outcome with the last step of the case taken once more; what came of it before is forgotten."""
+        last = len(self._case.steps) - 1
+        self._done = [outcome for outcome in self._done if outcome.step != last]
+        self._guarded(lambda: self._take([(last, self._case.steps[last])]))
+        return self.outcome
+
+    def end(self) -> Outcome:
+        """Lets the driver's objects go; gives the outcome of all."""
+        if self._ended is None:
+            self._guarded(self._release)
+        return self.outcome
+
+    def _release(self) -> bool:
+        with self._watch(RELEASE, None):
+            self._done += _release(self._acting, self._at)
+        return True
+
+    def _guarded(self, act: Callable[[], bool]) -> bool:
+        """Does something with the driver; False when that was its end."""
+        if self._ended is not None:
+            return False
+        try:
+            return act()
+        except DriverDied as death:
+            self._ended = Outcome(tuple(self._done), died=death.reason, at=self._at, log=death.log)
+        except DriverTimedOut as silence:
+            self._ended = Outcome(tuple(self._done), silent=silence.seconds, at=self._at, log=silence.log)
+        return False
+
+    @property
+    def outcome(self) -> Outcome:
+        """What came of it so far."""
+        return self._ended or Outcome(tuple(self._done), at=self._at)
 
 
 def run(
@@ -31,44 +141,16 @@ def run(
     in_process: bool = False,
     level: FeatureLevel = FL8,
     restart: Restart | None = None,
+    watch: Watch = _unwatched,
 ) -> Outcome:
-    """Takes a case's steps in order, until one ends the case.
+    """Takes a case's steps in order, until one ends the case. The arguments are those of `Course`.
 
     The questions to a valid model are fixed: is it supported, prepare, execute. "Not supported" ends the case; a model
     that must be refused is asked on, since validity comes before support.
-
-    Args:
-        case: what to do.
-        device: an isolated driver's proxy, or a driver itself.
-        arena: memory to use again from case to case.
-        in_process: the device is the driver itself, so that any exception is the driver's.
-        level: at which the driver is asked.
-        restart: goes on with a fresh process of the driver; may be handed the byte that its memory holds.
     """
-    own = Arena() if arena is None else arena
-    acting = Acting(case, device, own, in_process, level, restart)
-    done: list[StepOutcome] = []
-    at = 0
-    try:
-        for section in _sections(case.steps):
-            at = section[0][0]
-            if len(section) == 1:
-                done.append(_take(acting, *section[0]))
-            else:
-                done += _take_side_by_side(acting, section)
-            if any(_ends(case, case.steps[outcome.step], outcome) for outcome in done[-len(section) :]):
-                break
-            at = section[-1][0]
-        done += _release(acting, at)
-    except DriverDied as death:
-        return Outcome(tuple(done), died=death.reason, at=at, log=death.log)
-    except DriverTimedOut as silence:
-        return Outcome(tuple(done), silent=silence.seconds, at=at, log=silence.log)
-    finally:
-        acting.close()
-        if arena is None:
-            own.close()
-    return Outcome(tuple(done), at=at)
+    with Course(case, device, arena, in_process=in_process, level=level, restart=restart, watch=watch) as course:
+        course.go()
+        return course.end()
 
 
 def _sections(steps: Sequence[Step]) -> Iterator[list[Numbered]]:
@@ -86,7 +168,7 @@ def _sections(steps: Sequence[Step]) -> Iterator[list[Numbered]]:
         yield together
 
 
-def _take_side_by_side(acting: Acting, section: Sequence[Numbered]) -> list[StepOutcome]:
+def _take_side_by_side(acting: Acting, section: Sequence[Numbered], watch: Watch) -> list[StepOutcome]:
     """Takes steps in their threads, and raises what ended the driver in any of them."""
     found: dict[int, StepOutcome] = {}
     ends: list[BaseException] = []
@@ -96,7 +178,7 @@ def _take_side_by_side(acting: Acting, section: Sequence[Numbered]) -> list[Step
         try:
             gate.wait()
             for number, step in mine:
-                found[number] = _take(acting, number, step, alone=False)
+                found[number] = _take(acting, number, step, watch, alone=False)
         except BaseException as error:  # raised again below, in the caller's thread
             ends.append(error)
 
@@ -130,16 +212,17 @@ def _ends(case: TestCase, step: Step, outcome: StepOutcome) -> bool:
     return isinstance(expect, MayReject) and outcome.status != ErrorStatus.NONE
 
 
-def _take(acting: Acting, number: int, step: Step, *, alone: bool = True) -> StepOutcome:
+def _take(acting: Acting, number: int, step: Step, watch: Watch, *, alone: bool = True) -> StepOutcome:
     started = time.perf_counter()
-    outcome = _ask(acting, number, step, alone=alone)
+    with watch(step.action.value, acting.case.models[step.model] if acting.case.models else None):
+        outcome = _ask(acting, number, step, alone=alone)
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
 def _ask(acting: Acting, number: int, step: Step, *, alone: bool) -> StepOutcome:
     try:
         return acting.take(number, step, alone=alone)
-    except Missing:
+    except (Missing, ReleasedError):
         return StepOutcome(number, None, skipped=True)
     except MalformedAnswer as answer:
         return StepOutcome(number, answer.status, malformed=answer.text)

@@ -142,7 +142,7 @@ class Session:
             judgement = Judgement(Verdict.NOT_APPLICABLE, Cause.TRAIT, "make", str(reason))
             return self._finish(TestCase(origin, (), ()), judgement)
         except SettledError as settled:
-            return self._finish(TestCase(origin, (), ()), settled.judgement)
+            return self._finish(TestCase(origin, (), ()), settled.judgement, **settled.rest)
         except Exception as error:  # a defect of the suite; it must not end the run or be charged to the driver
             text = f"the case could not be made: {type(error).__name__}: {error}"
             return self._finish(TestCase(origin, (), ()), Judgement(Verdict.INTERNAL, Cause.SUITE, "make", text))

@@ -75,7 +75,7 @@ class Connection:
                 lonely = not self._waiting and message is not None
                 self._running += lonely
             if lonely:
-                threading.Thread(target=self._loop, daemon=True).start()
+                self._start_another()
             if message is None:
                 self._leave(waiting=False)
                 return
@@ -84,6 +84,14 @@ class Connection:
             if answer is not None:
                 self.send(*answer)
             del answer
+
+    def _start_another(self) -> None:
+        """Has another thread read on; without memory for one, this one does when it has answered."""
+        try:
+            threading.Thread(target=self._loop, daemon=True).start()
+        except (RuntimeError, MemoryError):
+            with self._counting:
+                self._running -= 1
 
     def _next(self) -> tuple[Json, Parts] | None:
         with self._turn:
@@ -159,7 +167,7 @@ def _accept(listener: socket.socket, serve: Callable[[socket.socket], None]) -> 
         threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Has the kernel kill this process when its parent ends; ends at once if it has already."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -192,7 +200,7 @@ def main(arguments: list[str]) -> int:
     options = _arguments(arguments)
     faulthandler.enable(all_threads=True)
     if options.parent:
-        _die_with(options.parent)
+        die_with(options.parent)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 65536), hard), hard))
     name = options.listen or f"nncts-{os.getpid()}-{os.urandom(8).hex()}"

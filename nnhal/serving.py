@@ -53,6 +53,10 @@ class _Again(Exception):
     """The client named a model that is not kept any more."""
 
 
+class _Released(Exception):
+    """The client uses what it has released, as may happen to one of several threads."""
+
+
 class _Misused(Exception):
     """The request itself is malformed: the client's fault, not the driver's."""
 
@@ -136,6 +140,8 @@ class Session:
             return [number, "ok", method(arguments, beside, parts)], parts
         except _Again:
             return [number, "again"], Parts()
+        except _Released as error:
+            return [number, "released", str(error)], Parts()
         except _Misused as error:
             return [number, "misused", str(error)], Parts()
         except UsageError as error:
@@ -180,6 +186,8 @@ class Session:
 
     def _object(self, kind: type[T], handle: Json) -> T:
         found = self._objects.get(handle) if isinstance(handle, int) else None
+        if found is None and isinstance(handle, int) and 0 < handle <= self._number:
+            raise _Released(f"{kind.__name__} {handle} was released")
         if not isinstance(found, kind):
             raise _Misused(f"{handle!r} names no {kind.__name__}")
         return found

@@ -179,13 +179,13 @@ class DriverRun:
         self._records.close()
 
 
-def new_folder(runs: Path, driver: str) -> Path:
+def new_folder(runs: Path, driver: str, suite: str = "graphs") -> Path:
     """A folder for a driver's run that nobody has."""
     stamp = datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
     name = re.sub(r"[^A-Za-z0-9.=-]+", "-", driver)[-80:].strip("-")
     number = 1
     while True:
-        folder = runs / (f"{stamp}-graphs-{name}" + (f"-{number}" if number > 1 else ""))
+        folder = runs / (f"{stamp}-{suite}-{name}" + (f"-{number}" if number > 1 else ""))
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

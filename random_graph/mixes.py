@@ -163,6 +163,7 @@ def _named() -> dict[str, Mix]:
     mixes = [
         Mix("single", (1, 1), bridges=0, unknown=0, count=_graphs(10, 40)),
         Mix("small", (5, 5), count=_graphs(60, 250)),
+        Mix("ten", (10, 10), stretch=4.0, largest=20_000, count=_graphs(1, 4)),
         Mix("large", (40, 40), count=_graphs(6, 30)),
         Mix("huge", (600, 600), stretch=0.5, largest=128, unknown=0, count=_graphs(0, 1)),
         Mix("wide", (3, 6), stretch=4.0, largest=60_000, count=_graphs(2, 8)),

@@ -128,7 +128,7 @@ def test_a_model_is_prepared_run_and_released(service) -> None:
     assert client.ask("release", handle) == ["ok", None]
     assert client.ask("release", handle) == ["ok", None]
     assert client.ask("get_version_string") == ["ok", ""]
-    assert client.execute(handle, request)[0] == "misused"
+    assert client.execute(handle, request)[0] == "released"
     client.channel.close()
 
 
