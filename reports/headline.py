@@ -109,6 +109,8 @@ def cases(count: int) -> str:
 
 def unvalidated(run: Run, known: Totals) -> str:
     """Why validation was not tested; empty where it was."""
+    if run.plan.get("suite") == "stress":
+        return ""  # none of its business
     if traits(run).get("validates") is False:
         return "The driver is an adapter that does not check models itself, so no negative case was put to it."
     if not known.negative:
@@ -124,6 +126,8 @@ def limits(run: Run, known: Totals) -> list[str]:
     profile = run.plan.get("profile")
     if profile in SHORT_PROFILES:
         found.append(f"The run was shortened: profile {profile} holds a part of profile quick.")
+    if run.plan.get("shortened"):
+        found.append("The stress runs were shortened: they take less time than the public tests.")
     if known.waived:
         verb = "is" if known.waived == 1 else "are"
         found.append(f"{cases(known.waived)} {verb} waived: counted below, with the reason, but not as a failure.")

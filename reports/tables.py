@@ -15,6 +15,8 @@ from harness.verdict import Verdict
 
 ORDER = ("PASS", "POOR", "FAIL", "CRASH", "HANG", "FLAKY", "INTERNAL", "NOT_SUPPORTED", "NOT_APPLICABLE", "NOT_RUN")
 JUDGED = ("PASS", "FAIL", "POOR", "CRASH", "HANG", "FLAKY")
+STRESS = "STRESS"  # the operation of stress runs
+ENDINGS = {"PASS": "SUCCESS", "FAIL": "FAILURE"}  # of these in their own words
 DRIVER_FAULTS = ("CRASH", "HANG", "FAIL", "FLAKY")  # in the order in which a reader wants them
 INTERNAL, POOR, NOT_RUN = Verdict.INTERNAL.value, Verdict.POOR.value, Verdict.NOT_RUN.value
 NOT_SUPPORTED, NOT_APPLICABLE = Verdict.NOT_SUPPORTED.value, Verdict.NOT_APPLICABLE.value
@@ -273,7 +275,7 @@ def split_batch(batch: str) -> tuple[str, str]:
 
 def is_behaviour(batch: str) -> bool:
     """Whether a batch is a scenario of how a driver behaves, and none of an operation."""
-    return batch.endswith("-behaviour")
+    return batch.endswith("-behaviour") or batch.startswith(f"{STRESS}-")
 
 
 def missing(run: Run) -> Counter[tuple[str, str]]:
@@ -438,6 +440,38 @@ def observations(records: Iterable[Record]) -> list[Observation]:
         names = tuple(sorted({record.operation for _, record in members}))
         rows.append(Observation(members[0][0], len(members), names, members[0][1].id))
     return sorted(rows, key=lambda row: (-row.count, row.text))
+
+
+@dataclass(frozen=True)
+class StressRow:
+    """One stress run.
+
+    Attributes:
+        ending: SUCCESS, FAILURE, or the verdict itself.
+        seconds: that the clients went on.
+        rate: executions a second.
+        median: seconds of an execution; `tail` is that of one in a hundred.
+    """
+
+    record: Record
+    ending: str
+    seconds: float | None
+    executions: float | None
+    rate: float | None
+    median: float | None
+    tail: float | None
+
+
+def stress(records: Iterable[Record]) -> list[StressRow]:
+    """The stress runs in the order in which they went."""
+    rows = []
+    for record in records:
+        if record.operation != STRESS:
+            continue
+        names = ("seconds", "executions", "executions_per_second", "latency_p50", "latency_p99")
+        numbers = [real(record.numbers.get(name)) for name in names]
+        rows.append(StressRow(record, ENDINGS.get(record.verdict, record.verdict), *numbers))
+    return rows
 
 
 def first_runs(records: Iterable[Record]) -> tuple[float, float, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from stress.models import mapped
@@ -10,8 +11,6 @@ from stress.workloads import Kit, workload
 
 MINUTE, HOUR = 60.0, 3600.0
 REST_BETWEEN_LOADS = 0.55  # seconds, of which a client takes between 0.55 and 1.45 times: 300 to 800 ms
-PROCESSES, THREADS = 6, 10
-KILLED = {0: 0, 50: 3, 80: 5, 100: 6}  # per cent, of six processes
 
 
 def liveness(kit: Kit) -> Group:
@@ -129,8 +128,10 @@ def multi_process_model_load(kit: Kit) -> Iterator[Scene]:
 
 
 def _processes(kit: Kit, name: str, activity: str, words: str, share: int, seconds: float, rest: float) -> Scene:
-    text = f"{PROCESSES} processes of {THREADS} threads {words} for {kit.public(seconds):g} s, {share} % are killed"
-    group = Group(activity, kit.cases, PROCESSES, THREADS, rest=rest, killed=KILLED[share])
+    processes, threads = kit.preset.crowd
+    text = f"{processes} processes of {threads} threads {words} for {kit.public(seconds):g} s, {share} % are killed"
+    killed = math.ceil(processes * share / 100)
+    group = Group(activity, kit.cases, processes, threads, rest=rest, killed=killed)
     groups = (group, liveness(kit))
     length = kit.public(seconds)
     short = kit.shortened(seconds)

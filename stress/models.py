@@ -26,7 +26,7 @@ from opset.building import GraphBuilder
 from opset.call import Argument, Call
 from random_graph.cases import attempts
 
-TRIES = 150  # graphs that a driver is asked about
+TRIES = 20  # graphs that a driver is asked about for each one that is wanted
 SECONDS = 30.0  # that the search may take
 MIXES = ("small", "float32", "quant8_asymm", "convolution", "pooling", "matmul", "elementwise", "large", "wide")
 
@@ -54,7 +54,7 @@ def find_models(device: Device, count: int, seed: int, level: FeatureLevel, mixe
     refused: dict[str, str] = {}
     end = time.monotonic() + SECONDS
     with contextlib.closing(Arena()) as arena:
-        for number in range(TRIES):
+        for number in range(TRIES * count):
             mix = mixes[number % len(mixes)]
             graph = seed * 1_000_000 + number // len(mixes)
             case = _asked(device, mix, graph, level, refused, arena)

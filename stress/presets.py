@@ -22,6 +22,7 @@ class Preset:
         soak: seconds of a soak.
         random: random graphs of a setting.
         whole: each model has a run of its own where the public test has.
+        crowd: processes and threads of each, of the runs with many processes.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Preset:
     soak: float
     random: int
     whole: bool = False
+    crowd: tuple[int, int] = (6, 10)
 
     def seconds(self, public: float) -> float:
         """The length of a run whose public one is so long."""
@@ -43,7 +45,7 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("smoke", "every workload for a moment: what pytest runs", 0.0, 0.6, 0.6, 3, 0.6, 1.5, 8),
+        Preset("smoke", "every workload for a moment: what pytest runs", 0.0, 0.6, 0.6, 3, 0.6, 1.5, 8, crowd=(3, 4)),
         Preset("short", "every workload within ten minutes", 0.0, 8.0, 8.0, 5, 6.0, 40.0, 60),
         Preset("mlts", "the lengths and numbers of the public crash tests", 1.0, 0.0, 1e9, 16, 120.0, 600.0, 600, True),
         Preset("night", "a night: a third of the public lengths, long soaks", 0.34, 60.0, 1e9, 8, 300.0, 3600.0, 600),

@@ -188,7 +188,9 @@ class Worker:
         if rest:
             self.idle("rests")
             self.shared.over.wait(min(rest, max(0.0, self.shared.stop_at - time.monotonic())))
-        return time.monotonic() < self.shared.stop_at and not self.shared.over.is_set()
+        # Who has lost the driver goes on until it is there again: how long that takes is to be known.
+        end = self.shared.stop_at + (AGAIN_SECONDS if self._lost_at else 0.0)
+        return time.monotonic() < end and not self.shared.over.is_set()
 
     def idle(self, text: str) -> None:
         """Notes that nothing is done that could take long."""
@@ -236,7 +238,7 @@ class Worker:
                 if not self.order.patient:
                     self.report_end("died", death.reason)
                     raise Stop from None
-            if self.shared.over.wait(RETRY_SECONDS) or time.monotonic() > self.shared.stop_at:
+            if self.shared.over.wait(RETRY_SECONDS) or time.monotonic() > self.shared.stop_at + AGAIN_SECONDS:
                 raise Stop
 
     @property

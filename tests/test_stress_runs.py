@@ -185,7 +185,7 @@ def test_a_killed_supervisor_leaves_nothing_and_loses_nothing(tmp_path: Path) ->
     )
     mark = f"{TAG}={process.pid}-"
     try:
-        until(lambda: len(processes(mark)) > 10)
+        until(lambda: len(processes(mark)) > 6)
         time.sleep(0.5)
     finally:
         process.send_signal(signal.SIGKILL)
