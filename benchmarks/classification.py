@@ -11,6 +11,7 @@ import argparse
 import itertools
 import multiprocessing
 import os
+import re
 import sys
 import time
 from collections import Counter, defaultdict
@@ -19,7 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from harness.process import tagged
-from tests.stress_trials import DEADLINE, LOAD_DEADLINE, Trial, attempt, drawn, wrong
+from stress.result import Ending
+from tests.misbehaving import MARK
+from tests.stress_trials import DEADLINE, Trial, attempt, drawn, wrong
 
 WHOLE = 1000
 SHOWN = 30  # of what was classified wrongly
@@ -30,7 +33,9 @@ class Came:
     """What came of a trial.
 
     Attributes:
-        lateness: seconds from the deadline to when a hang was seen; None for other endings.
+        lateness: seconds from the misbehaviour to when a crash was seen, or from the deadline to when a hang was; None
+            where that is not known.
+        worker: the process that ran it.
     """
 
     trial: Trial
@@ -38,6 +43,7 @@ class Came:
     wrong: tuple[str, ...]
     seconds: float
     lateness: float | None
+    worker: int
 
 
 def run(numbered: tuple[int, Trial]) -> Came:
@@ -46,11 +52,12 @@ def run(numbered: tuple[int, Trial]) -> Came:
     begun = time.monotonic()
     result, evidence = attempt(trial, seed=str(number))
     lateness = None
-    if evidence.silence is not None:
-        due = LOAD_DEADLINE if evidence.silence.step == "load" else DEADLINE
-        lateness = evidence.silence.seconds - due
+    moments = re.findall(rf"{MARK}([0-9.]+)", result.log)
+    if moments and evidence.start and result.ending in (Ending.CRASH, Ending.HANG):
+        lateness = evidence.start + result.at - float(moments[-1])
+        lateness -= DEADLINE if result.ending == Ending.HANG else 0.0
     words = tuple(wrong(trial, result, evidence))
-    return Came(trial, result.ending.value, words, time.monotonic() - begun, lateness)
+    return Came(trial, result.ending.value, words, time.monotonic() - begun, lateness, os.getpid())
 
 
 def _spin() -> None:
@@ -71,11 +78,6 @@ def busy(processes: int) -> Iterator[None]:
         for other in others:
             other.kill()
             other.join()
-
-
-def orphans() -> list[int]:
-    """Processes of ours that nobody has any more."""
-    return tagged("")
 
 
 def table(came: list[Came]) -> Iterator[str]:
@@ -119,11 +121,14 @@ def main() -> int:
     state = "loaded" if options.load else "free"
     print(f"classified rightly: {right} of {len(came)}, seed {options.seed}, machine {state}")
     print(f"endings: {dict(Counter(one.ending for one in came))}")
-    late = sorted(one.lateness for one in came if one.lateness is not None)
-    if late:
-        print(f"hangs seen behind their deadline: median {late[len(late) // 2]:.3f} s, latest {late[-1]:.3f} s")
-    print(f"orphans: {len(orphans())}; took {time.monotonic() - begun:.0f} s")
-    return 0 if right == len(came) and not orphans() else 1
+    for ending, words in (("CRASH", "crashes seen after"), ("HANG", "hangs seen behind their deadline after")):
+        late = sorted(one.lateness for one in came if one.lateness is not None and one.ending == ending)
+        if late:
+            median, most = late[len(late) // 2], late[int(len(late) * 0.99)]
+            print(f"{words}: median {median:.3f} s, 99 % {most:.3f} s, latest {late[-1]:.3f} s, of {len(late)}")
+    orphans = [pid for worker in {one.worker for one in came} for pid in tagged(f"{worker}-")]
+    print(f"orphans: {len(orphans)}; took {time.monotonic() - begun:.0f} s")
+    return 0 if right == len(came) and not orphans else 1
 
 
 if __name__ == "__main__":

@@ -136,6 +136,14 @@ def _wait(channel: Channel, board: Board, seconds: float) -> bool:
 def serve(channel: Channel) -> int:
     """Does what the order says; the exit status."""
     shared = _receive(channel)
+    try:
+        return _serve(shared, channel)
+    except Exception:  # a defect of the suite
+        shared.send({"event": "suite", "message": traceback.format_exc()[-4000:]})
+        return 1
+
+
+def _serve(shared: Shared, channel: Channel) -> int:
     shared.board.beat()
     if not _load(shared):
         return 0

@@ -163,6 +163,7 @@ class Evidence:
     """All of it.
 
     Attributes:
+        start: CLOCK_MONOTONIC seconds of the go; 0 where it did not come to that.
         seconds: from the go to the end.
         failures: wrong answers in the order in which they were told.
         unsupported: models that the driver does not do, with its reason.
@@ -172,6 +173,7 @@ class Evidence:
         numbers: measured by the supervisor.
     """
 
+    start: float = 0.0
     seconds: float = 0.0
     clients: list[ClientEnd] = field(default_factory=list)
     driver: DriverEnd | None = None

@@ -38,6 +38,7 @@ START_SECONDS = 60.0  # for a client to be ready
 LATE = 0.5  # seconds beyond a limit, before the client that should have told of it is taken to hang
 END_SECONDS = 3.0  # for clients to end when the run is decided, and for a driver to end when it is let go
 MOST_DEADLINES = 3  # that a starved process gets
+FROZEN = 0.5  # seconds without a beat, after which nothing in a client runs
 CATCH_UP = 0.3  # seconds for clients to say what they saw, after the driver's end
 
 
@@ -205,7 +206,7 @@ class Supervision:
         self._kills.sort(key=lambda kill: kill[0])
         self._acts = [(act.first * self.scene.seconds, act) for act in self.scene.disturbances]
         end = time.monotonic() + START_SECONDS
-        while not all(client.ready for client in self.clients):
+        while not all(client.ready or (client.group.role == HOSTILE and not client.alive) for client in self.clients):
             self._wait(TICK)
             self._listen()
             if self._judge_start(time.monotonic() > end):
@@ -215,7 +216,7 @@ class Supervision:
     def _judge_start(self, late: bool) -> bool:
         """Whether the run is over before it has begun."""
         if self._driver_is_gone():
-            self._note_death()
+            self._note_death(0.0)
             return True
         slow = [client for client in self.clients if not client.ready and client.group.role != HOSTILE]
         if any(not client.alive or client.refused or client.nonsense or client.closed for client in slow):
@@ -224,17 +225,16 @@ class Supervision:
             place = client.slots()[0]
             limit = self._load_deadline if place.place == Place.DRIVER else place.limit or START_SECONDS
             if place.since and time.monotonic() > place.since + limit and place.place != Place.IDLE:
-                inside = client.group.in_process and place.place == Place.DRIVER
-                self._hang(client, 0, place, inside)
+                self._hang(client, place)
                 return True
         if late and slow:
-            self._hang(slow[0], 0, slow[0].slots()[0], False)
+            self._hang(slow[0], slow[0].slots()[0])
         return late
 
     # ---- the run
 
     def _go(self) -> None:
-        self.start = time.monotonic()
+        self.start = self.evidence.start = time.monotonic()
         for client in self.clients:
             client.go(self.start + self.scene.seconds)
         while not self._decided:
@@ -307,8 +307,9 @@ class Supervision:
     def _watch(self) -> None:
         """Looks for what decides the run before its time is over."""
         if self._driver_is_gone():
+            seen = self.now
             self._catch_up()
-            self._note_death()
+            self._note_death(seen)
             self._decided = True
             return
         for client in self.clients:
@@ -317,8 +318,9 @@ class Supervision:
             if client.silent is not None:
                 self._take_silence(client)
             elif client.died is not None:
+                seen = self.now
                 self._catch_up_with_driver()
-                self._note_death(str(client.died.get("reason"))[:300])
+                self._note_death(seen, str(client.died.get("reason"))[:300])
                 self._decided = True
             elif client.suite or client.nonsense or (client.closed and not client.done and self._stays(client)):
                 self._decided = True
@@ -350,16 +352,23 @@ class Supervision:
         if self.driver is not None:
             self.driver.process.wait(CATCH_UP)
 
-    def _note_death(self, told: str = "") -> None:
+    def _note_death(self, seen: float, told: str = "") -> None:
         """Notes how the driver's process ended, or what a client told of it where it goes on."""
         if self.driver is None:
             return
         process = self.driver.process
         reason = process.reason if process.exit is not None else f"goes on, and {told}"
-        seen = next((str(c.died.get("step")) for c in self.clients if c.died is not None), "")
-        doing = seen or next((c.in_driver() and _doing(c) for c in self.clients if c.in_driver()), "")
-        self._end = DriverEnd(self.now, process.exit, reason, step=str(doing or ""), strays=process.strays)
-        self._end = DriverEnd(**{**self._end.__dict__, "log": process.log(), "restarts": self._restarts})
+        steps = [str(client.died.get("step")) for client in self.clients if client.died is not None]
+        steps += [_doing(client) for client in self.clients if client.in_driver()]
+        self._end = DriverEnd(
+            seen,
+            process.exit,
+            reason,
+            step=steps[0] if steps else "",
+            strays=process.strays,
+            log=process.log(),
+            restarts=self._restarts,
+        )
 
     def _take_silence(self, client: ClientProcess) -> None:
         """A client waits for the driver's service in vain."""
@@ -386,26 +395,33 @@ class Supervision:
         """A client's thread is somewhere for too long, or the client as a whole does not run."""
         now = time.monotonic()
         slots = client.slots()
-        for thread, slot in enumerate(slots):
+        beat = max(client.beat(), client.ready_at, self.start)
+        if now > beat + FROZEN:
+            # Nothing in it runs: whoever did something last has brought it about, and others only seem to hang.
+            slots = (max(slots, key=lambda slot: slot.since, default=Slot()),)
+            if now > beat + self._allowed(client, beat, self.deadline):
+                self._hang(client, slots[0])
+                return
+        for slot in slots:
             if slot.overdue(now) <= 0:
                 continue
             waits = slot.place == Place.DRIVER and not client.group.in_process
-            allowed = slot.limit + LATE if waits else slot.limit  # who waits tells of it itself
-            if not waits and client.usage.starved(slot.since, now):
-                allowed = slot.limit * MOST_DEADLINES
+            # Who waits for the driver tells of it; if not, it hangs itself.
+            allowed = slot.limit + LATE if waits else self._allowed(client, slot.since, slot.limit)
             if now > slot.since + allowed:
-                self._hang(client, thread, slot, client.group.in_process and slot.place == Place.DRIVER)
+                self._hang(client, slot)
                 return
-        since = max(client.beat(), client.ready_at, self.start)
-        if now > since + self.deadline and (
-            not client.usage.starved(since, now) or now > since + MOST_DEADLINES * self.deadline
-        ):
-            place = max(slots, key=lambda slot: (slot.place, slot.since), default=Slot())
-            self._hang(client, slots.index(place), place, client.group.in_process and place.place == Place.DRIVER)
 
-    def _hang(self, client: ClientProcess, thread: int, slot: Slot, driver: bool) -> None:
+    def _allowed(self, client: ClientProcess, since: float, limit: float) -> float:
+        """Seconds that a client may take for something, by how much of the processor it got."""
+        return limit * (MOST_DEADLINES if client.usage.starved(since, time.monotonic()) else 1)
+
+    def _hang(self, client: ClientProcess, slot: Slot) -> None:
         """A client's process hangs: its stacks are taken, and it is ended."""
         now = time.monotonic()
+        driver = client.group.in_process and slot.place == Place.DRIVER
+        idents = [found.ident for found in client.slots()]
+        thread = idents.index(slot.ident) if slot.ident in idents else -1
         seconds = now - slot.since if slot.since else 0.0
         at, stopped = self.now, _is_stopped(client.pid)
         client.stopped = True
@@ -432,7 +448,7 @@ class Supervision:
         if outcome.silent is not None:
             self.evidence.silence = Silence(self.now, True, -1, -1, "the last question", outcome.silent)
         elif self._driver_is_gone():
-            self._note_death()
+            self._note_death(self.now)
         elif judgement.verdict not in (Verdict.PASS, Verdict.POOR, Verdict.NOT_SUPPORTED):
             self.evidence.probe = judgement.message or judgement.verdict.value
 

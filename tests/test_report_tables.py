@@ -56,6 +56,26 @@ def test_counts_add_up_to_what_was_selected_and_missing_cases_are_not_run(tmp_pa
     assert not totals.problems
 
 
+def test_stress_is_no_operation(tmp_path: Path) -> None:
+    numbers = {"seconds": 8.0, "executions": 100.0, "executions_per_second": 12.5, "latency_p50": 0.002}
+    rest = {"kind": "threads8", "detail": "eight threads <b>execute</b>", "notes": ("shortened: 8 s",)}
+    records = [
+        made(0, "PASS", "STRESS", "parallel_inference", numbers=numbers, **rest),
+        made(1, "FAIL", "STRESS", "soak", cause="LEAK", message="kept 5 MiB", **rest),
+        made(2),
+    ]
+    run = write_run(tmp_path, records)
+    assert tables.matrix(tables.signatures(run)).operations == ("ADD",)
+    first, second = tables.stress(run.records.values())
+    assert (first.ending, first.seconds, first.rate, first.median, first.tail) == ("SUCCESS", 8.0, 12.5, 0.002, None)
+    assert (second.ending, second.rate) == ("FAILURE", None)
+    assert main([str(tmp_path)]) == 1
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="stress"' in page
+    assert "eight threads &lt;b&gt;execute" in page
+    assert "shortened: 8 s" in page
+
+
 def test_behaviour_is_no_operation(tmp_path: Path) -> None:
     rest = {"kind": "behaviour", "detail": "results are right; ADD of a: TENSOR_FLOAT32[3]"}
     records = [*sound(), made(0, operation="EXECUTION", signature="at.once.sync", **rest)]
