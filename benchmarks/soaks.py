@@ -1,7 +1,7 @@
 """Soaks of a driver that leaks a little, and of one that does not: is the leak found, and nothing else?
 
-`python -m benchmarks.soaks [--seconds=600] [--clean=10] [--rate=10] [--jobs=2]`. The leaking driver keeps so many MiB an
-hour, spread over its executions; the clean one is the reference driver. Each soak is the workload `soak`.
+`python -m benchmarks.soaks [--seconds=600] [--clean=10] [--rate=10] [--jobs=2]`. The leaking driver keeps so many MiB
+an hour, spread over its executions; the clean one is the reference driver. Each soak is the workload `soak`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the supervisor of stress runs costs: parallel inference under it against the same client code without it.
 
-`python -m benchmarks.supervision [--driver=reference] [--threads=8] [--seconds=5] [--turns=5]`. Both take turns, so that
-a busy machine slows both; the ratio is of the medians of executions a second. At least 0.95 is wanted.
+`python -m benchmarks.supervision [--driver=reference] [--threads=8] [--seconds=5] [--turns=5]`. Both take turns, so
+that a busy machine slows both; the ratio is of the medians of executions a second. At least 0.95 is wanted.
 """
 
 from __future__ import annotations
