@@ -24,7 +24,7 @@ from nnhal.device import (
 from nnhal.errors import DriverError, invalid
 from nnhal.model import Model, Request
 from nnhal.running import FencedJob, FencedReport, launch
-from nnhal.types import LOOP_TIMEOUT_DEFAULT_NS, Array, ErrorStatus, FeatureLevel
+from nnhal.types import FL4, LOOP_TIMEOUT_DEFAULT_NS, Array, ErrorStatus, FeatureLevel
 from nnhal.validate import validate_execution, validate_request, validate_tokens
 from opset.branch import LoopTimedOutError
 from opset.call import Call
@@ -136,6 +136,9 @@ class ReferencePreparedModel(PreparedModel):
             return evaluate(self.model, inputs, self._arithmetic, check, limit)
         except LoopTimedOutError as error:
             raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, str(error)) from None
+        except MemoryError as error:
+            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT if self._level >= FL4 else ErrorStatus.GENERAL_FAILURE
+            raise DriverError(status, f"there is not enough memory: {error}") from None
         except ArithmeticError as error:  # scales that no fixed-point multiplier holds
             raise DriverError(ErrorStatus.GENERAL_FAILURE, f"the numbers go too far: {error}") from None
 

@@ -71,7 +71,7 @@ def low_memory(kit: Kit) -> Iterator[Scene]:
     reduce = (Op.REDUCE_MAX, (int32_tensor([0]), scalar(OperandType.BOOL, True)))
     large = built("tiled", [tile, reduce], floats(64))
     limits = (Disturbance("limit", 0.25, value=12.0 * MIB), Disturbance("lift", 0.75))
-    groups = (Group("greedy", (large,), role=HOSTILE, rest=0.05), liveness(kit))
+    groups = (Group("greedy", (large,), rest=0.05), liveness(kit))
     text = "the driver may have 12 MiB more and no more for half of the time, while a request needs twice as much"
     yield Scene("low_memory", "limited", text, groups, kit.own, limits, kit.small[0])
 

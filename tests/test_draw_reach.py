@@ -21,6 +21,7 @@ def test_the_numbers_are_those_of_every_plan() -> None:
     assert PROFILES["quick"].draws == NUMBERS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("demand", DEMANDS, ids=lambda demand: demand.words)
 def test_every_operation_reaches_it(table: Table, demand: Demand) -> None:
     words = demand.words

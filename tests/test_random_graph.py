@@ -145,6 +145,7 @@ def test_outputs_say_something(name: str) -> None:
     assert np.mean([q.zero for q in qualities]) < 0.3
 
 
+@pytest.mark.thorough
 def test_every_operation_and_type_takes_part() -> None:
     reach = graph_reach.count()
     rows = graph_reach.rows()
