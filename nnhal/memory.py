@@ -5,6 +5,7 @@ A pool's bytes are reached through `view()`. Pools that rest on a file descripto
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ class Memory(ABC):
 
         Raises:
             ValueError: the pool is closed, or cannot be mapped (an opaque hardware buffer).
+            MemoryError: there is no room to map it.
         """
 
     def close(self) -> None:
@@ -78,13 +80,18 @@ class _Mapped(Memory):
                 raise ValueError(f"the {self.kind} pool is closed")
             start = self.offset - self.offset % mmap.ALLOCATIONGRANULARITY
             flags = mmap.MAP_SHARED
-            self._map = mmap.mmap(
-                self.descriptor,
-                self._size + self.offset - start,
-                flags,
-                self.protection,
-                offset=start,
-            )
+            try:
+                self._map = mmap.mmap(
+                    self.descriptor,
+                    self._size + self.offset - start,
+                    flags,
+                    self.protection,
+                    offset=start,
+                )
+            except OSError as error:
+                if error.errno == errno.ENOMEM:
+                    raise MemoryError(f"no room to map {self._size} bytes") from None
+                raise
         skip = self.offset % mmap.ALLOCATIONGRANULARITY
         return memoryview(self._map)[skip : skip + self._size]
 

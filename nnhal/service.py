@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import contextlib
 import ctypes
@@ -17,7 +18,9 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,8 +34,22 @@ from nnhal.types import FeatureLevel
 from nnhal.wire import encode
 
 SPARE_THREADS = 8
+RESERVE = 4 << 20  # bytes that the service has for itself when a driver has taken all others
 GRACE = 2.0  # seconds for a driver to let its objects go after its client has gone
 PR_SET_PDEATHSIG = 1
+
+
+T = TypeVar("T")
+_reserve = [bytearray(RESERVE)]
+
+
+def _insist(act: Callable[[], T]) -> T:
+    """Does something again where there is no memory for it: what a driver takes must not silence its service."""
+    while True:
+        with contextlib.suppress(MemoryError):
+            return act()
+        _reserve.clear()
+        time.sleep(0.01)  # others may let memory go
 
 
 class Connection:
@@ -54,14 +71,15 @@ class Connection:
     def send(self, body: Json, parts: Parts) -> None:
         """Sends an answer or an event; nothing happens when the client is gone."""
         with self._sending, contextlib.suppress(Closed):
-            self._channel.send(body, parts)
+            _insist(lambda: self._channel.send(body, parts))
 
     def serve(self) -> None:
         """Serves until the client closes the connection, then lets go of all that it held."""
-        self._running += 1
         self._loop()
 
     def _loop(self) -> None:
+        with self._counting:
+            self._running += 1
         while True:
             with self._counting:
                 self._waiting += 1
@@ -73,7 +91,6 @@ class Connection:
             with self._counting:
                 self._waiting -= 1
                 lonely = not self._waiting and message is not None
-                self._running += lonely
             if lonely:
                 self._start_another()
             if message is None:
@@ -86,19 +103,19 @@ class Connection:
             del answer
 
     def _start_another(self) -> None:
-        """Has another thread read on; without memory for one, this one does when it has answered."""
-        try:
-            threading.Thread(target=self._loop, daemon=True).start()
-        except (RuntimeError, MemoryError):
-            with self._counting:
-                self._running -= 1
+        """Has another thread read on; without memory for one, this one does when it has answered.
+
+        A `threading.Thread` would wait for the other to run, for ever where that has no memory to begin.
+        """
+        with contextlib.suppress(RuntimeError, MemoryError):
+            _thread.start_new_thread(self._loop, ())
 
     def _next(self) -> tuple[Json, Parts] | None:
         with self._turn:
             if self.gone.is_set():
                 return None
             try:
-                return self._channel.receive()
+                return _insist(self._channel.receive)
             except (Closed, ValueError) as error:
                 if isinstance(error, ValueError):
                     sys.stderr.write(f"nncts: a client sent {error}\n")

@@ -110,6 +110,15 @@ class ReferencePreparedModel(PreparedModel):
         self.buffers.check(request, self)
 
     def _run(self, request: Request, config: ExecutionConfig, deadline: int | None, started: int) -> ExecutionResult:
+        try:
+            return self._run_in_memory(request, config, deadline, started)
+        except MemoryError as error:
+            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT if self._level >= FL4 else ErrorStatus.GENERAL_FAILURE
+            raise DriverError(status, f"there is not enough memory: {error}") from None
+
+    def _run_in_memory(
+        self, request: Request, config: ExecutionConfig, deadline: int | None, started: int
+    ) -> ExecutionResult:
         if deadline is not None and time.monotonic_ns() >= deadline:
             raise DriverError(ErrorStatus.MISSED_DEADLINE_PERSISTENT, "the deadline for executing is past")
         attached = self.buffers.attach(request, self)
@@ -136,9 +145,6 @@ class ReferencePreparedModel(PreparedModel):
             return evaluate(self.model, inputs, self._arithmetic, check, limit)
         except LoopTimedOutError as error:
             raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, str(error)) from None
-        except MemoryError as error:
-            status = ErrorStatus.RESOURCE_EXHAUSTED_TRANSIENT if self._level >= FL4 else ErrorStatus.GENERAL_FAILURE
-            raise DriverError(status, f"there is not enough memory: {error}") from None
         except ArithmeticError as error:  # scales that no fixed-point multiplier holds
             raise DriverError(ErrorStatus.GENERAL_FAILURE, f"the numbers go too far: {error}") from None
 

@@ -29,17 +29,29 @@ def _supported(worker: Worker) -> list[TestCase]:
     return cases
 
 
+def _is_refusal(judgement: Judgement) -> bool:
+    """Whether a driver answered with an error status where a result was due, or in Python's words for no memory."""
+    no_memory = judgement.cause == Cause.UNCLEAN_ERROR and "MemoryError" in judgement.message
+    return judgement.cause == Cause.STATUS or no_memory
+
+
 def infer(worker: Worker) -> None:
     """Prepares a model and executes it again and again, then the next one; each result is judged.
 
     Parameters:
         chunk: executions on one prepared model.
+        tolerant: refusals are no failures: they are legal under the circumstances of the run.
     """
     chunk = int(worker.parameters.get("chunk", CHUNK))
+    if worker.parameters.get("tolerant"):
+        worker.tolerant = _is_refusal
     left = _supported(worker)
     while left and worker.goes_on():
         case = left[0]
         with worker.standing(case) as again:
+            if again is None and worker.tolerant is _is_refusal:
+                worker.shared.over.wait(0.02)
+                continue
             if again is None:
                 left.pop(0)
                 continue
@@ -158,7 +170,7 @@ def forks(worker: Worker) -> None:
 
 def greedy(worker: Worker) -> None:
     """Asks for more memory than there may be: whatever is answered, it must be an answer."""
-    worker.tolerant = lambda judgement: judgement.cause == Cause.STATUS
+    worker.tolerant = _is_refusal
     each(worker)
 
 

@@ -17,13 +17,14 @@ from nnhal.types import FL3, FL4, ErrorStatus, ExecutionMode, FeatureLevel, Oper
 from nnhal.types import OperationType as Op
 from opset.call import Argument, int32_tensor, scalar
 from stress.mlts import liveness
-from stress.models import built
+from stress.models import Layers, built, chain
 from stress.scene import HOSTILE, Disturbance, Group, Scene
 from stress.workloads import Kit, workload
 
 MISSED = (ErrorStatus.MISSED_DEADLINE_TRANSIENT, ErrorStatus.MISSED_DEADLINE_PERSISTENT)
 ANY = tuple(status for status in ErrorStatus if status != ErrorStatus.NONE)
 MIB = 1 << 20
+GREEDY, ALLOWED = 192, 96  # MiB that a request needs, and that the driver may have
 SOON = (0, 1_000, 30_000, 300_000, 3_000_000, 1_000_000_000)  # nanoseconds from the call on
 
 
@@ -66,13 +67,17 @@ def soak(kit: Kit) -> Iterator[Scene]:
 @workload("low_memory", "limited", "a request that needs more memory than the driver may have, beside small ones")
 def low_memory(kit: Kit) -> Iterator[Scene]:
     """The limit is on for the middle of the run; then all must be as before."""
-    count = 6 * MIB  # elements: 24 MiB of float32 that no output shows
-    tile = (Op.TILE, (int32_tensor([count // 64]),))
     reduce = (Op.REDUCE_MAX, (int32_tensor([0]), scalar(OperandType.BOOL, True)))
-    large = built("tiled", [tile, reduce], floats(64))
-    limits = (Disturbance("limit", 0.25, value=12.0 * MIB), Disturbance("lift", 0.75))
-    groups = (Group("greedy", (large,), rest=0.05), liveness(kit))
-    text = "the driver may have 12 MiB more and no more for half of the time, while a request needs twice as much"
+
+    def layers(copies: int) -> Layers:
+        return [(Op.TILE, (int32_tensor([copies]),)), reduce]
+
+    # The largest of many copies is the largest: what is due needs no memory here.
+    few = built("tiled", layers(2), floats(64))
+    large = seal(replace(few, models=(chain(layers(GREEDY * MIB // 4 // 64), floats(64)),)))
+    limits = (Disturbance("limit", 0.05, value=float(ALLOWED * MIB)), Disturbance("lift", 0.75))
+    groups = (Group("greedy", (large,), rest=0.05), replace(liveness(kit), parameters={"tolerant": True}))
+    text = f"the driver may have {ALLOWED} MiB more and no more; a request needs {GREEDY} MiB between two operations"
     yield Scene("low_memory", "limited", text, groups, kit.own, limits, kit.small[0])
 
 

@@ -9,8 +9,6 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import psutil
-
 if TYPE_CHECKING:
     from stress.supervision import Supervision
 
@@ -46,10 +44,9 @@ def _kill(supervision: Supervision, value: float) -> None:
 
 
 def _limit(supervision: Supervision, value: float) -> None:
-    """The driver's process gets so many more bytes of address space and no more."""
-    pid = _pid(supervision)
-    with contextlib.suppress(psutil.Error, OSError):
-        held = psutil.Process(pid).memory_info().vms
+    """The driver's process may have so many bytes of address space more than it had at the start, and no more."""
+    pid, held = _pid(supervision), supervision.held
+    with contextlib.suppress(OSError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
         resource.prlimit(pid, resource.RLIMIT_AS, (held + int(value), hard))
         supervision.mark(f"the driver may have {int(value) >> 20} MiB more and no more")

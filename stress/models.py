@@ -120,13 +120,27 @@ def with_pool(model: Model) -> Model:
     )
 
 
-def built(name: str, layers: Sequence[tuple[Op, Sequence[Argument]]], first: Argument) -> TestCase:
-    """A chain of operations as a case: each takes the result of the one before as its first input.
+Layers = Sequence[tuple[Op, Sequence[Argument]]]
+
+
+def built(name: str, layers: Layers, first: Argument) -> TestCase:
+    """A chain of operations as a case.
 
     Args:
         name: stands in the case's id.
-        layers: operations, each with its further inputs, all constants.
+        layers: as for `chain`.
         first: the model's input, with a value.
+    """
+    assert first.value is not None
+    return graph_case(chain(layers, first), (first.value,), Origin("CHAIN", name, "built", 0))
+
+
+def chain(layers: Layers, first: Argument) -> Model:
+    """A model of operations one behind the other: each takes the result of the one before as its first input.
+
+    Args:
+        layers: operations, each with its further inputs, all constants.
+        first: the model's input.
     """
     graph = GraphBuilder()
     at = graph.operand(first, OperandLifeTime.SUBGRAPH_INPUT)
@@ -144,5 +158,4 @@ def built(name: str, layers: Sequence[tuple[Op, Sequence[Argument]]], first: Arg
         out = graph.operand(now, OperandLifeTime.SUBGRAPH_OUTPUT if last else OperandLifeTime.TEMPORARY_VARIABLE)
         graph.operations.append(Operation(int(code), (at, *given), (out,)))
         at = out
-    assert first.value is not None
-    return graph_case(graph.model(), (first.value,), Origin("CHAIN", name, "built", 0))
+    return graph.model()

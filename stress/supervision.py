@@ -75,6 +75,7 @@ class Supervision:
         self.clients: list[ClientProcess] = []
         self.driver: IsolatedDriver | None = None
         self.start = 0.0
+        self.held = 0  # bytes of address space that the driver had when it began
         self._log_path, self._load_deadline, self._native, self._show = log_path, load_deadline, native, show
         self._rng = random.Random(f"{seed}/{scene.name}")
         self._tag = f"{os.getpid()}-stress-{os.urandom(6).hex()}"
@@ -235,6 +236,8 @@ class Supervision:
 
     def _go(self) -> None:
         self.start = self.evidence.start = time.monotonic()
+        with contextlib.suppress(psutil.Error):
+            self.held = psutil.Process(self.driver.pid).memory_info().vms if self.driver is not None else 0
         for client in self.clients:
             client.go(self.start + self.scene.seconds)
         while not self._decided:
