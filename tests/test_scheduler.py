@@ -53,7 +53,8 @@ class Cluster:
 
     def scheduler(self) -> None:
         self.start("scheduler", "--host=127.0.0.1", "--port=0", "--scheduler-file=scheduler.json")
-        until(lambda: (self.folder / "scheduler.json").exists())
+        file = self.folder / "scheduler.json"
+        until(lambda: file.exists() and file.read_bytes().rstrip().endswith(b"}"))
 
     def worker(self, resources: str = "device=1") -> subprocess.Popen[bytes]:
         name = f"worker{len(self.processes)}"
