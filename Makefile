@@ -16,7 +16,7 @@ report: $(VENV)/.suite$(EXTRA)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest tests -q -n 4 --dist=loadfile --no-loadscope-reorder -rs -m "not thorough"
-	$(BIN)/python -m pytest conformance random_graph -q -n 4 --profile=ci --fail-poor --tb=short --driver=reference \
+	$(BIN)/python -m pytest conformance random_graph -q -n 4 --profile=ci --fail-poor --tb=short \
 		--driver=reference,arithmetic=float32,order=reversed --driver=reference,arithmetic=float32,order=blocked
 	$(BIN)/python -m pytest stress -q -n 2 --driver=reference --tb=short
 	$(BIN)/python -m pytest random_graph/test_explore.py -q --hypothesis-profile=ci \
