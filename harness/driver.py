@@ -87,6 +87,16 @@ class Translating(Device):
         return self._inner.prepare_model(self._translated(model), config)
 
 
+def load_in_process(spec: DriverSpec) -> Device:
+    """The driver in this process; an adapter with both its halves.
+
+    Raises:
+        UsageError: it cannot be loaded.
+    """
+    device = loading.load(spec)
+    return Translating(device, spec) if isinstance(device, Adapter) else device
+
+
 class InProcessDriver:
     """A driver in the suite's own process: nothing survives its death. For debuggers."""
 
@@ -95,15 +105,11 @@ class InProcessDriver:
 
     def __init__(self, spec: DriverSpec) -> None:
         self.spec = spec
-        self.device = self._load()
-
-    def _load(self) -> Device:
-        device = loading.load(self.spec)
-        return Translating(device, self.spec) if isinstance(device, Adapter) else device
+        self.device = load_in_process(spec)
 
     def restart(self, fill: int | None = None) -> None:
         """A new device object; the process is the same."""
-        self.device = self._load()
+        self.device = load_in_process(self.spec)
 
     def sample(self) -> dict[str, float]:
         """Nothing: the process is the suite's own."""

@@ -39,6 +39,22 @@ class Sample:
     cpu_seconds: float
 
 
+def sample_of(process: psutil.Process) -> Sample:
+    """What a process uses now.
+
+    Raises:
+        psutil.Error: it is gone.
+    """
+    with process.oneshot():
+        times = process.cpu_times()
+        return Sample(
+            rss=process.memory_info().rss,
+            descriptors=process.num_fds(),
+            threads=process.num_threads(),
+            cpu_seconds=times.user + times.system,
+        )
+
+
 class _Worker:
     """A service with its first connection."""
 
@@ -235,14 +251,7 @@ class IsolatedDriver:
         if process is None:
             return None
         try:
-            with process.oneshot():
-                times = process.cpu_times()
-                return Sample(
-                    rss=process.memory_info().rss,
-                    descriptors=process.num_fds(),
-                    threads=process.num_threads(),
-                    cpu_seconds=times.user + times.system,
-                )
+            return sample_of(process)
         except psutil.Error:
             return None
 

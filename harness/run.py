@@ -141,14 +141,13 @@ def run(
     in_process: bool = False,
     level: FeatureLevel = FL8,
     restart: Restart | None = None,
-    watch: Watch = _unwatched,
 ) -> Outcome:
     """Takes a case's steps in order, until one ends the case. The arguments are those of `Course`.
 
     The questions to a valid model are fixed: is it supported, prepare, execute. "Not supported" ends the case; a model
     that must be refused is asked on, since validity comes before support.
     """
-    with Course(case, device, arena, in_process=in_process, level=level, restart=restart, watch=watch) as course:
+    with Course(case, device, arena, in_process=in_process, level=level, restart=restart) as course:
         course.go()
         return course.end()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -18,6 +18,7 @@ from reports.text import clean, count_words
 
 PLAIN_SECONDS = 10.0
 FRESH_SECONDS = 0.25
+T = TypeVar("T", bound="Screen")
 LONGEST = 400  # characters of a line that stays
 
 
@@ -108,22 +109,20 @@ def verdicts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in ORDER if counts.get(verdict)) or "nothing yet"
 
 
-class Progress:
-    """Shows a state. Use as a context.
+class Screen:
+    """A few lines that change on a terminal, and lines that stay. Use as a context.
 
     Args:
-        state: looked at each time.
         stream: standard error, where the summary does not go.
     """
 
-    def __init__(self, state: State, stream: TextIO | None = None) -> None:
-        self._state = state
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._console = Console(file=self._stream, highlight=False, soft_wrap=True)
         self._live: Live | None = None
         self._shown = 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self: T) -> T:
         self._shown = time.monotonic()
         if self._console.is_terminal:
             self._live = Live(
@@ -140,18 +139,18 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def show(self) -> None:
-        """Shows the state, when it is time to."""
-        since = time.monotonic() - self._shown
-        if since < (PLAIN_SECONDS if self._live is None else FRESH_SECONDS):
-            return
-        self._shown = time.monotonic()
-        if self._live is not None:
-            text = Text("\n".join(clean(line) for line in self._state.lines()), no_wrap=True, overflow="ellipsis")
-            self._live.update(text, refresh=True)
-        else:
-            first, *rest = self._state.lines()
-            self.say("; ".join([first, *rest]))
+    def is_due(self, seconds: float) -> bool:
+        """Whether so much time has passed since it was last so."""
+        now = time.monotonic()
+        due = now - self._shown >= seconds
+        if due:
+            self._shown = now
+        return due
+
+    def draw(self, live: Live, lines: Iterable[str]) -> None:
+        """The lines that change."""
+        text = Text("\n".join(clean(line) for line in lines), no_wrap=True, overflow="ellipsis")
+        live.update(text, refresh=True)
 
     def say(self, line: str) -> None:
         """A line that stays."""
@@ -162,3 +161,25 @@ class Progress:
         else:
             self._stream.write(f"{text}\n")
             self._stream.flush()
+
+
+class Progress(Screen):
+    """Shows a state. Use as a context.
+
+    Args:
+        state: looked at each time.
+        stream: standard error, where the summary does not go.
+    """
+
+    def __init__(self, state: State, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._state = state
+
+    def show(self) -> None:
+        """Shows the state, when it is time to."""
+        if not self.is_due(PLAIN_SECONDS if self._live is None else FRESH_SECONDS):
+            return
+        if self._live is not None:
+            self.draw(self._live, self._state.lines())
+        else:
+            self.say("; ".join(self._state.lines()))

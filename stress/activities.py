@@ -22,8 +22,8 @@ MIB = float(1 << 20)
 CHUNK = 200  # executions on one prepared model, before it is prepared again
 
 
-def _supported(worker: Worker) -> list[TestCase]:
-    """The cases that the driver does, in an order of the thread's own; empty when it does none."""
+def _shuffled(worker: Worker) -> list[TestCase]:
+    """The cases in an order of the thread's own."""
     cases = list(worker.cases)
     worker.rng.shuffle(cases)
     return cases
@@ -45,7 +45,7 @@ def infer(worker: Worker) -> None:
     chunk = int(worker.parameters.get("chunk", CHUNK))
     if worker.parameters.get("tolerant"):
         worker.tolerant = _is_refusal
-    left = _supported(worker)
+    left = _shuffled(worker)
     while left and worker.goes_on():
         case = left[0]
         with worker.standing(case) as again:
@@ -69,7 +69,7 @@ def load(worker: Worker) -> None:
         once: each is executed once.
     """
     once = bool(worker.parameters.get("once", False))
-    left = _supported(worker)
+    left = _shuffled(worker)
     while left and worker.goes_on():
         case = left.pop(0)
         with worker.standing(case) as again:
@@ -91,7 +91,7 @@ def alone_then_beside(worker: Worker) -> None:
     alone, apart = float(worker.parameters["alone"]), float(worker.parameters["apart"])
     before: list[float] = []
     beside: list[float] = []
-    for case in _supported(worker):
+    for case in _shuffled(worker):
         with worker.standing(case) as again:
             if again is None:
                 continue
@@ -108,20 +108,24 @@ def alone_then_beside(worker: Worker) -> None:
         worker.tell(alone_mean=sum(before) / len(before), beside_mean=sum(beside) / len(beside))
 
 
+def _wait(worker: Worker) -> None:
+    worker.idle("waits for its turn")
+    worker.shared.over.wait(float(worker.parameters["wait"]))
+
+
 def wait_then_load(worker: Worker) -> None:
     """Loads models from a while after the start on.
 
     Parameters:
         wait: seconds before it begins.
     """
-    worker.idle("waits for its turn")
-    worker.shared.over.wait(float(worker.parameters["wait"]))
+    _wait(worker)
     load(worker)
 
 
 def each(worker: Worker) -> None:
     """Takes whole cases in turn: whatever their steps are."""
-    left = _supported(worker)
+    left = _shuffled(worker)
     while left and worker.goes_on():
         case = left.pop(0)
         if worker.run(case).verdict != Verdict.NOT_SUPPORTED:
@@ -134,7 +138,7 @@ def hoard(worker: Worker) -> None:
     Parameters:
         count: of prepared models.
     """
-    left = _supported(worker)
+    left = _shuffled(worker)
     held: list[Callable[[], Judgement]] = []
     with contextlib.ExitStack() as stack:
         while left and len(held) < int(worker.parameters["count"]) and worker.goes_on():
@@ -158,7 +162,7 @@ def hog(worker: Worker) -> None:
 
 def forks(worker: Worker) -> None:
     """Executes, and forks in between: the child ends at once, with copies of all that the client holds."""
-    for case in _supported(worker):
+    for case in _shuffled(worker):
         with worker.standing(case) as again:
             while again is not None and worker.goes_on():
                 again()
@@ -176,8 +180,7 @@ def greedy(worker: Worker) -> None:
 
 def wait_then_infer(worker: Worker) -> None:
     """Executes from a while after the start on. Parameters as `wait_then_load`."""
-    worker.idle("waits for its turn")
-    worker.shared.over.wait(float(worker.parameters["wait"]))
+    _wait(worker)
     infer(worker)
 
 

@@ -14,7 +14,7 @@ from nnhal.loading import DriverSpec
 from stress.gate import is_quiet
 from stress.performing import Ready, get_ready, perform, scenes_of
 from stress.presets import PRESETS, Preset
-from stress.records import LOG_KEPT, command, judgement_of
+from stress.records import LOG_KEPT, command, judgement_of, save_failure
 from stress.workloads import WORKLOADS
 
 PRESET_OF = {"ci": "smoke", "quick": "smoke", "full": "short", "nightly": "night"}
@@ -64,11 +64,7 @@ def _performed(session: Session, batch: Batch, ready: Ready) -> SettledError:
         raise NotApplicableError(f"there is no such run below the driver's level {ready.kit.level}") from None
     log = (session.folder / "driver.log").absolute()
     result, _, seconds = perform(scene, ready, log_path=log, quiet=is_quiet())
-    saved = ""
-    if result.saved:
-        saved = f"failures/{batch.id}-0.case"
-        (session.folder / "failures").mkdir(exist_ok=True)
-        (session.folder / saved).write_bytes(result.saved)
+    saved = save_failure(session.folder, f"{batch.id}-0", result)
     again = command(session.options.driver, ready.kit.preset.name, ready.kit.seed, scene.name)
     judgement = replace(judgement_of(result), notes=(*result.notes, f"alone: {again}"))
     return SettledError(judgement, saved=saved, log=result.log[-LOG_KEPT:], seconds=seconds)

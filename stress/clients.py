@@ -241,13 +241,6 @@ class ClientProcess:
             log,
         )
 
-    def close(self) -> None:
-        """Ends it, whatever it is in."""
-        with contextlib.suppress(OSError):
-            self.channel.close()
-        self.process.close()
-        self.board.close()
-
 
 def _whole(value: Json) -> int:
     return value if isinstance(value, int) else -1

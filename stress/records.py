@@ -46,6 +46,16 @@ def command(driver: str, preset: str, seed: int, scene: str, more: Sequence[str]
     return shlex.join([*words, f"--seed={seed}", *more])
 
 
+def save_failure(folder: Path, name: str, result: Result) -> str:
+    """Writes the case that a client failed with; gives its place below the folder, or nothing where there is none."""
+    if not result.saved:
+        return ""
+    saved = f"failures/{name}.case"
+    (folder / "failures").mkdir(exist_ok=True)
+    (folder / saved).write_bytes(result.saved)
+    return saved
+
+
 class StressFolder:
     """The folder of one driver's stress runs.
 
@@ -94,11 +104,7 @@ class StressFolder:
     def add(self, scene: Scene, result: Result, evidence: Evidence, repeat: str, seconds: float) -> Record:
         """Records a run."""
         name = f"{scene.origin.batch}-0"
-        saved = ""
-        if result.saved:
-            saved = f"failures/{name}.case"
-            (self.path / "failures").mkdir(exist_ok=True)
-            (self.path / saved).write_bytes(result.saved)
+        saved = save_failure(self.path, name, result)
         case = TestCase(scene.origin, (), ())
         log = result.log[-LOG_KEPT:]
         rest = {"repeat": repeat, "saved": saved, "log": log, "seconds": round(seconds, 3)}

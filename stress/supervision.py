@@ -16,9 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from harness.client import MOST_DEADLINES
 from harness.greeting import Unready
 from harness.guards import Arena
-from harness.isolation import IsolatedDriver, Sample
+from harness.isolation import IsolatedDriver, sample_of
 from harness.judge import judge
 from harness.process import tagged
 from harness.run import run
@@ -37,7 +38,6 @@ TICK = 0.02  # seconds between two looks, where nothing else wakes it
 START_SECONDS = 60.0  # for a client to be ready
 LATE = 0.5  # seconds beyond a limit, before the client that should have told of it is taken to hang
 END_SECONDS = 3.0  # for clients to end when the run is decided, and for a driver to end when it is let go
-MOST_DEADLINES = 3  # that a starved process gets
 FROZEN = 0.5  # seconds without a beat, after which nothing in a client runs
 CATCH_UP = 0.3  # seconds for clients to say what they saw, after the driver's end
 
@@ -527,6 +527,4 @@ def timed(pid: int, at: float, executions: int) -> Timed:
     """
     process = psutil.Process(pid)
     with process.oneshot():
-        times, memory = process.cpu_times(), process.memory_info()
-        sample = Sample(memory.rss, process.num_fds(), process.num_threads(), times.user + times.system)
-        return Timed(at, sample, int(memory.shared), executions)
+        return Timed(at, sample_of(process), int(process.memory_info().shared), executions)

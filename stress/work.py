@@ -12,7 +12,8 @@ from typing import Any
 
 from harness.case import TestCase
 from harness.case_file import dumps
-from harness.driver import Translating
+from harness.client import MOST_DEADLINES
+from harness.driver import load_in_process
 from harness.guards import Arena
 from harness.joined import join
 from harness.judge import judge
@@ -21,9 +22,8 @@ from harness.remote import RemoteDevice, deadline_scale
 from harness.run import Course
 from harness.steps import Action
 from harness.verdict import BAD, Cause, Judgement, Verdict
-from nnhal import loading
 from nnhal.channel import Channel, Closed
-from nnhal.device import Adapter, Device
+from nnhal.device import Device
 from nnhal.errors import DriverDied, SuiteError
 from nnhal.loading import DriverSpec
 from nnhal.model import Model
@@ -37,7 +37,6 @@ SAVED = 3  # of them with their case
 LATENCIES = 50_000  # that a thread keeps
 AGAIN_SECONDS = 60.0  # to wait for a driver that comes back
 RETRY_SECONDS = 0.05
-MOST_DEADLINES = 3  # that a starved driver gets; then the client tells of its silence
 
 
 class Stop(Exception):
@@ -106,7 +105,7 @@ class Shared:
         with self._news:
             if self._device is None:
                 self._joined = self._service
-                self._device = self._load() if self._service is None else self.join()
+                self._device = load_in_process(self.spec) if self._service is None else self.join()
             return self._device
 
     def join(self) -> RemoteDevice:
@@ -115,10 +114,6 @@ class Shared:
         if service is None:
             raise SuiteError("a driver in this process has no service")
         return join(self.spec, service.name, service.pid, self.order.deadline)
-
-    def _load(self) -> Device:
-        device = loading.load(self.spec)
-        return Translating(device, self.spec) if isinstance(device, Adapter) else device
 
     def lose(self, lost: Device) -> None:
         """Waits until the driver is there again, after a death.
@@ -163,7 +158,6 @@ class Worker:
         rng: decides what the thread draws.
         cases: of the client.
         seconds: of executions, in order.
-        limited: times the deadline that a call may take, for what is meant to take long.
         tolerant: answers that are no failures under the circumstances of the run.
     """
 
@@ -215,7 +209,7 @@ class Worker:
                 self.shared.hook(self, stage)
         limit = self.order.deadline * (deadline_scale(model) if model is not None and stage == "prepare" else 1.0)
         if not self.shared.in_process:
-            limit *= MOST_DEADLINES
+            limit *= MOST_DEADLINES  # a starved driver gets them; then the client tells of its silence
         before = self.shared.board.where(self.thread)
         self.shared.board.enter(self.thread, Place.DRIVER, text, limit)
         yield
