@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
@@ -191,6 +191,13 @@ def die_with(parent: int) -> None:
         sys.exit("the process that started the service is gone")
 
 
+def leave(status: int) -> NoReturn:
+    """Ends this process: threads that a driver has left hanging must not hold it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nnhal.service", description=__doc__)
     parser.add_argument("--driver", required=True, help="NAME[,key=value...]")
@@ -251,7 +258,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # threads that a driver has left hanging must not hold the process
+    leave(main(sys.argv[1:]))

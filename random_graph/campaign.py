@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
+from harness.interrupting import interruptible
 from harness.record import Record
 from harness.verdict import Verdict
 from random_graph import cases
@@ -84,7 +83,7 @@ class Campaign:
             UsageError: nothing can do jobs any more.
         """
         self._most = most
-        with self._interruptible():
+        with interruptible(self._interrupt):
             while True:
                 self._hand_out()
                 if not self._under_way and not self._reducing and (self.interrupted or not self._suspects):
@@ -94,22 +93,11 @@ class Campaign:
                 self._show()
         self._finish()
 
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
+    def _interrupt(self) -> None:
         """The first signal ends the campaign in order, the second at once."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            self.interrupted = True
-
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, stop) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
 
     # ---- handing out
 

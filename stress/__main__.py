@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
+from harness.interrupting import interruptible
 from harness.isolation import DEADLINE
 from harness.option_values import level_of, matching
 from harness.record import Record, Run, read_run
@@ -196,7 +194,7 @@ def _run(options: argparse.Namespace) -> int:
             else:
                 facts = facts_header(one.facts) if one.facts is not None else {}
                 parts[-1].begin([scene for scene, _ in scenes], {**wish.header(), **facts})
-        with _interruptible(), Progress(sum(map(len, todo))) as progress:
+        with interruptible(_interrupt), Progress(sum(map(len, todo))) as progress:
             try:
                 for one, scenes, part in zip(ready, todo, parts, strict=True):
                     _all_of(one, scenes, part, wish, progress, options.wait_quiet)
@@ -215,18 +213,8 @@ def _run(options: argparse.Namespace) -> int:
     return INTERRUPTED if interrupted else GOOD
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, stop) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+def _interrupt() -> None:
+    raise Interrupted
 
 
 def _scenes(wish: Wish, ready: Ready) -> list[tuple[Scene, str]]:

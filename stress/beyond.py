@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -171,7 +171,7 @@ def _with_priority(kit: Kit, priority: Priority) -> TestCase:
 # ---- clients and deaths
 
 
-def _without(mode: ExecutionMode, word: str) -> object:
+def _without(mode: ExecutionMode, word: str) -> Callable[[Traits], str]:
     def needs(traits: Traits) -> str:
         return "" if mode in traits.execution_modes else f"the driver does not declare {word}"
 
@@ -182,7 +182,7 @@ def _without(mode: ExecutionMode, word: str) -> object:
     "burst_cut",
     "ended",
     "bursts are ended while they execute, and by clients that are killed",
-    needs=_without(ExecutionMode.BURST, "burst execution"),  # type: ignore[arg-type]
+    needs=_without(ExecutionMode.BURST, "burst execution"),
 )
 def burst_cut(kit: Kit) -> Iterator[Scene]:
     """An execution on it gives right results or an error; the model goes on."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import os
 import select
 import socket
 import sys
@@ -22,7 +21,7 @@ import numpy as np
 from nnhal.channel import Channel, Closed
 from nnhal.errors import DriverDied, DriverError, DriverTimedOut, SuiteError, UncleanError, UsageError
 from nnhal.parts import Json
-from nnhal.service import die_with
+from nnhal.service import die_with, leave
 from stress.activities import ACTIVITIES
 from stress.board import Board, Place
 from stress.order import Service, unpacked
@@ -185,7 +184,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # threads that a driver has left hanging must not hold the process
+    leave(main(sys.argv[1:]))
