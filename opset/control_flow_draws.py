@@ -76,7 +76,7 @@ def fill_if(draft: Draft, condition: Argument, handed: Sequence[Argument], start
     draft.put("condition", condition)
     for number, argument in enumerate(handed):
         draft.put(f"inputs{number}", argument)
-    draft.scope.settle()
+    draft.scope.settle(draft.inputs)
     draft.count = 3 + len(handed)
     order = ["then_graph", "else_graph"]
     if draft.chance(50):
@@ -222,7 +222,7 @@ def fill_while(draft: Draft, values: Sequence[Argument], fixed: Sequence[Argumen
     handed = [*state, *read]
     for number, argument in enumerate(handed):
         draft.put(f"initial{number}", argument)
-    draft.scope.settle()
+    draft.scope.settle(draft.inputs)
     draft.count = 2 + len(handed)
     draft.put("cond_graph", _reference(_condition(draft, handed, place, limit_at, counting)))
     draft.put("body_graph", _reference(_body(draft, handed, len(state), place, counting, depth)))

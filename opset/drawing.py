@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -86,8 +86,11 @@ class Scope:
     def take(self, argument: Argument) -> None:
         """Called when an operand of the scope becomes an input of a call."""
 
-    def settle(self) -> None:
+    def settle(self, inputs: Mapping[str, Argument]) -> None:
         """Called when a call has its inputs, before anything is computed.
+
+        Args:
+            inputs: of the call, by name.
 
         Raises:
             UnsatisfiableError: they will not do.

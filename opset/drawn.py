@@ -28,10 +28,9 @@ def draw_call(definition: OperationDef, signature: Signature, scope: Scope) -> C
     """
     draft = Draft(scope, signature, signature.count or len(signature.form.operands))
     definition.draw(draft)
-    scope.settle()
-    names = signature.form.names(draft.count)
-    call = Call(definition, signature, {name: draft.inputs[name] for name in names}, level=scope.level)
-    return complete(draft, call)
+    inputs = {name: draft.inputs[name] for name in signature.form.names(draft.count)}
+    scope.settle(inputs)
+    return complete(draft, Call(definition, signature, inputs, level=scope.level))
 
 
 def complete(draft: Draft, drawn: Call) -> Call:

@@ -188,7 +188,7 @@ def _outlook(source: Argument, kind: OperandType, wanted: Wanted | None) -> Argu
 WOVEN = FLOATS | {OperandType.TENSOR_QUANT8_ASYMM, OperandType.TENSOR_QUANT8_ASYMM_SIGNED}
 
 
-def weave(scope: Scope, sources: Sequence[Argument], call: Call, names: Sequence[str]) -> Adapter | None:
+def weave(scope: Scope, sources: Sequence[Argument], dues: Sequence[Argument]) -> Adapter | None:
     """Operations that give one of a call's new inputs, its values kept, out of an operand of the graph.
 
     A new operand with those values is joined to the graph's and cut off again, so that the call hangs on the graph.
@@ -196,15 +196,13 @@ def weave(scope: Scope, sources: Sequence[Argument], call: Call, names: Sequence
     Args:
         scope: where the operations' operands go.
         sources: operands of the graph, the best first.
-        call: its inputs have values.
-        names: of the inputs that are new, the best first.
+        dues: the inputs that are new, with values, the best first.
 
     Returns:
         What was applied; None where no input can be had so.
     """
     mark = len(scope.operands)
-    for name in names:
-        due = call.inputs[name]
+    for due in dues:
         if due.type not in WOVEN or due.value is None or not due.value.size or not 1 <= due.rank <= MOST_DIMENSIONS:
             continue
         fitting = [s for s in sources if s.type == due.type and 1 <= s.rank <= MOST_DIMENSIONS and 0 not in s.shape]
@@ -220,7 +218,7 @@ def weave(scope: Scope, sources: Sequence[Argument], call: Call, names: Sequence
             except UnfitError:
                 del scope.operands[mark:]
                 continue
-            # What is cut off is the call's operand itself.
+            # What is cut off is the operand itself.
             last = adapter.calls[-1]
             if cut.value is None or not np.array_equal(cut.value, due.value) or _own(cut) != _own(due):
                 del scope.operands[mark:]

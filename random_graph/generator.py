@@ -74,14 +74,15 @@ class GraphScope(Scope):
 
     Attributes:
         unread: keys of results that no operation reads.
-        given: keys of all results.
+        given: keys of all results that others may read.
         kinds: their types.
         pool: keys of the operands that may be handed out, oldest first.
         joined: whether the operation under way has taken an operand of the graph.
-        adapted: operations that make an operand of the graph fit the one under way.
+        adapted: operations that make an operand of the graph fit the one under way, or weave that one in.
         cut: keys of operands of which nobody reads all: they are outputs of the model.
         cutting: those that come with the operation under way.
         weaves: whether the operation under way is woven in when it takes nothing of the graph.
+        mark: key of the first operand that comes with the operation under way.
     """
 
     unread: dict[int, None] = field(default_factory=dict)
@@ -93,26 +94,22 @@ class GraphScope(Scope):
     cut: set[int] = field(default_factory=set)
     cutting: set[int] = field(default_factory=set)
     weaves: bool = False
+    mark: int = 0
     _near: list[Argument] | None = None
     _near_of: dict[OperandType, list[Argument]] = field(default_factory=dict)
     _latest: list[Argument] | None = None
 
-    def begin(self) -> int:
-        """Before a call is drawn; gives the key of the next operand."""
+    def begin(self) -> None:
+        """Before a call is drawn."""
         self.joined = False
         self.weaves = self.source.integer(0, 99) < WOVEN
         self.adapted = []
         self.cutting = set()
-        return len(self.operands)
+        self.mark = len(self.operands)
 
-    def admit(self, call: Call, mark: int) -> None:
-        """Makes what a call brought operands of the graph that others may read.
-
-        Args:
-            call: one that stays.
-            mark: key of the first operand that is new.
-        """
-        unread, pool = self.unread, self.pool
+    def admit(self, call: Call) -> None:
+        """Makes what a call that stays brought operands of the graph that others may read."""
+        mark, unread, pool = self.mark, self.unread, self.pool
         for argument in call.inputs.values():
             key = argument.key
             if key is not None:
@@ -123,14 +120,13 @@ class GraphScope(Scope):
         open_ = _left_open(call)
         for name, argument in call.results.items():
             key = argument.key
-            if key is None:
+            if key is None or name in open_:
                 continue
             self.given.add(key)
             if argument.type not in self.kinds:
                 self.kinds |= {argument.type}
-            if name not in open_:
-                unread[key] = None
-                pool.append(key)
+            unread[key] = None
+            pool.append(key)
         self._near = self._latest = None
 
     @property
@@ -173,9 +169,16 @@ class GraphScope(Scope):
             made = (result.key for call in self.adapted for result in call.results.values())
             self.joined = argument.key in self.given or argument.key in made
 
-    def settle(self) -> None:
-        if self.given and not self.joined and not self.weaves:
+    def settle(self, inputs: Mapping[str, Argument]) -> None:
+        if not self.given or self.joined:
+            return
+        woven = None
+        if self.weaves:
+            own = [a for a in inputs.values() if a.key is not None and a.key >= self.mark and a.channel is None]
+            woven = adapters.weave(self, self.latest, own)
+        if woven is None:
             raise UnsatisfiableError("the operation takes nothing of the graph")
+        self.adapted, self.cutting, self.joined = woven.calls, woven.cut, True
 
     def find(self, fits: Callable[[Argument], bool], empty: bool = False,
              kind: OperandType | None = None) -> Argument | None:  # fmt: skip
@@ -184,8 +187,10 @@ class GraphScope(Scope):
         found = [a for a in self._within_sight(kind) if (empty or 0 not in a.shape) and fits(a)]
         if not found:
             return None
-        if not self.joined:
-            found = [a for a in found if a.key in self.given] or found
+        if not self.joined and self.given:  # or the operation would hang on nothing
+            found = [a for a in found if a.key in self.given]
+            if not found:
+                return None
         unread = self.unread
         fresh = [a for a in found if a.key in unread]
         return choice(self.source, fresh if fresh and self.source.integer(0, 99) < FRESH else found)
@@ -227,37 +232,35 @@ def _next(source: Source, mix: Mix, scope: GraphScope) -> list[Call]:
     """
     definition, signature = _choose(source, mix, scope)
     for _ in range(STUBBORN):
-        calls = _applied(scope, definition, signature)
+        calls = _applied(scope, definition, signature, last=mix.sizes[1] == 1)
         if calls:
             return calls
     return []
 
 
-def _applied(scope: GraphScope, definition: OperationDef, signature: Signature) -> list[Call]:
-    """An operation drawn once, see `_next`."""
-    mark = scope.begin()
+def _applied(scope: GraphScope, definition: OperationDef, signature: Signature, *, last: bool) -> list[Call]:
+    """An operation drawn once, see `_next`; none may go on from the `last` one."""
+    scope.begin()
     try:
         call = draw_call(definition, signature, scope)
+        if not _joined(scope, call):
+            raise UnsatisfiableError("the operation takes nothing of the graph")
+        if not (last or scope.given) and _left_open(call) == set(call.results):
+            raise UnsatisfiableError("no operation can go on from the first")
     except UnsatisfiableError:
-        del scope.operands[mark:]
+        del scope.operands[scope.mark :]
         return []
     calls = [*scope.adapted, call]
-    if scope.given and not _joined(scope, call):
-        new = [n for n, a in call.inputs.items() if a.key is not None and a.key >= mark and a.channel is None]
-        woven = adapters.weave(scope, scope.latest, call, new)
-        calls = [*woven.calls, call] if woven is not None else []
-        scope.cutting = woven.cut if woven is not None else set()
-    if not calls:
-        del scope.operands[mark:]
-        return []
     scope.cut |= scope.cutting
     for made in calls:
-        scope.admit(made, mark)
+        scope.admit(made)
     return calls
 
 
 def _joined(scope: GraphScope, call: Call) -> bool:
     """Whether a call takes what another operation gave, or an adapter made of that."""
+    if not scope.given:
+        return True
     made = {result.key for adapted in scope.adapted for result in adapted.results.values()} or scope.given
     return any(argument.key in made for argument in call.inputs.values())
 
