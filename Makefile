@@ -9,6 +9,9 @@ comma := ,
 DRIVER_NAME := $(firstword $(subst $(comma), ,$(DRIVER)))
 EXTRA := $(addprefix $(comma),$(filter litert,$(DRIVER_NAME)))
 
+# Hundreds of processes start; each would compile the whole suite anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: report test thorough check clean
 
 report: $(VENV)/.suite$(EXTRA)
@@ -16,8 +19,10 @@ report: $(VENV)/.suite$(EXTRA)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest tests -q -n 4 --dist=loadfile --no-loadscope-reorder -rs -m "not thorough"
-	$(BIN)/python -m pytest conformance random_graph -q -n 4 --profile=ci --fail-poor --tb=short \
-		--driver=reference,arithmetic=float32,order=reversed --driver=reference,arithmetic=float32,order=blocked
+	$(BIN)/python -m pytest conformance -q -n 3 --profile=ci --fail-poor --tb=short \
+		--driver=reference,arithmetic=float32,order=blocked
+	$(BIN)/python -m pytest random_graph -q -n 3 --profile=ci --fail-poor --tb=short \
+		--driver=reference,arithmetic=float32,order=reversed
 	$(BIN)/python -m pytest stress -q -n 2 --driver=reference --tb=short
 	$(BIN)/python -m pytest random_graph/test_explore.py -q --hypothesis-profile=ci \
 		--driver=reference,arithmetic=float32,order=reversed

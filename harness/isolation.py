@@ -79,7 +79,7 @@ class IsolatedDriver:
         deadline: seconds for a call; preparation gets more for large models.
         log_path: file that all output of the driver is appended to.
         memory: limit of the address space in bytes; breaks sanitizers and runtimes that map much.
-        spare: keep another process ready to take over.
+        spare: once the driver has died or been restarted, keep another process ready to take over.
         native_stacks: take native stacks of a hung driver, where gdb is installed.
         tag: beginning of the mark in the environment of all that is started.
 
@@ -106,6 +106,7 @@ class IsolatedDriver:
         self._log_path = log_path
         self._memory = memory
         self._wants_spare = spare
+        self._replaced = False
         self._native_stacks = native_stacks
         self._load_deadline = load_deadline
         self._lock = threading.RLock()
@@ -142,7 +143,7 @@ class IsolatedDriver:
         if worker.device is None:
             hello = worker.hello = greet(worker.process, self.spec, worker.channel, self._load_deadline)
             worker.device = self._device(worker, worker.channel, hello)
-        if self._wants_spare and self._spare is None and worker is self._worker:
+        if self._wants_spare and self._replaced and self._spare is None and worker is self._worker:
             self._spare = self._begin()  # gets ready by itself; asked for when it is needed
         return worker.device
 
@@ -178,6 +179,7 @@ class IsolatedDriver:
             fill: byte that memory from the process's allocator holds; None for what it holds by itself.
         """
         with self._lock:
+            self._replaced = True
             if fill is None:
                 old, self._worker = self._worker, self._spare or self._begin()
                 self._spare = None

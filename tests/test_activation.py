@@ -86,6 +86,7 @@ def test_second_opinion_of_onnx(definition: OperationDef, name: str) -> None:
         assert complaints(call, {"output": _by_onnx(call)}) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_variants_pass(definition: OperationDef, signature: Signature) -> None:
     assert objections(definition, signature) == []

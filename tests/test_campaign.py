@@ -275,6 +275,7 @@ def stops_after(count: int, seen: Look | None = None) -> ScriptedPool:
 
 
 def test_an_interruption_of_a_number_of_graphs_leaves_it_incomplete(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
     pool = stops_after(9)
     ended, _, told = scripted(tmp_path, PLAN, pool)
     run = read_run(tmp_path)
@@ -285,7 +286,7 @@ def test_an_interruption_of_a_number_of_graphs_leaves_it_incomplete(tmp_path: Pa
     assert not run.complete
     assert rows(tmp_path)[-1]["interrupted"] is True
     assert "once more ends at once" in told.getvalue()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_interruption_of_a_campaign_without_a_number_leaves_nothing_out(tmp_path: Path) -> None:

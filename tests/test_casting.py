@@ -67,6 +67,7 @@ def test_second_opinion(definition: OperationDef, signature: Signature) -> None:
             assert result[place].item() == due or not clear
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 200 if definition is not CAST else 60) == []

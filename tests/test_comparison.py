@@ -90,6 +90,7 @@ def test_second_opinion_of_onnx(definition: OperationDef, signature: Signature) 
         assert complaints(call, {"output": found}) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_variants_pass(definition: OperationDef, signature: Signature) -> None:
     assert objections(definition, signature) == []

@@ -84,6 +84,7 @@ def test_a_second_interpreter_agrees(definition: object) -> None:
     assert judged == COUNT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("definition", BOTH, ids=lambda d: d.name)
 def test_other_arithmetic_is_not_blamed(definition: object) -> None:
     for d in BOTH:

@@ -52,6 +52,7 @@ def test_integers_agree_with_loops(definition: OperationDef, signature: Signatur
         assert np.array_equal(got[margin > 1e-9], stored[margin > 1e-9])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 50) == []

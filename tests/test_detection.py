@@ -78,6 +78,7 @@ def test_kernels_agree_with_loops(definition: OperationDef, signature: Signature
     assert open_ <= 0.12 * total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 70) == []

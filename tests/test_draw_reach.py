@@ -29,6 +29,7 @@ def test_every_operation_reaches_it(table: Table, demand: Demand) -> None:
     assert {name: number for name, number in table[words].items() if number < LEAST} == {}
 
 
+@pytest.mark.thorough
 def test_the_table_in_words_names_each_demand_and_the_fewest(table: Table) -> None:
     told = list(lines(table))
     assert len(told) == len(DEMANDS)

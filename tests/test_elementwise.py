@@ -56,6 +56,7 @@ def test_second_opinion(definition: OperationDef, signature: Signature) -> None:
                 assert int(result.stored[place]) == truth(x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_variants_pass(definition: OperationDef, signature: Signature) -> None:
     assert objections(definition, signature) == []

@@ -85,6 +85,7 @@ def test_onnx_agrees_on_the_largest_values() -> None:
         assert np.array_equal(again, due)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 40) == []

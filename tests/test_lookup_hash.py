@@ -188,6 +188,7 @@ def test_the_kernel_of_litert_agrees() -> None:
             assert np.array_equal(runner.get_tensor(output), run_call(call)["output"].stored)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("signature", SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(signature: Signature) -> None:
     assert complaints_on_variants(LSH_PROJECTION, signature, 60) == []

@@ -99,6 +99,7 @@ def test_second_opinion(definition: OperationDef, signature: Signature) -> None:
             assert np.array_equal(result.stored[margin > 1e-9], stored[margin > 1e-9])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 200) == []

@@ -47,6 +47,7 @@ def test_second_opinion(definition: OperationDef, signature: Signature) -> None:
             np.testing.assert_allclose(result.exact, by_scipy(call), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 200) == []

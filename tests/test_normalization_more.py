@@ -116,11 +116,13 @@ def test_instances_agree_with_numpy(signature: Signature) -> None:
 # --- correct but different --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 200) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_half_precision_passes_where_it_may(definition: OperationDef, signature: Signature) -> None:
     assert objections(definition, signature, 100) == []

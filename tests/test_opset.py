@@ -25,6 +25,7 @@ from opset.values import Values
 SIGNATURES = [(d, s) for d in OPSET.values() for s in d.signatures]
 IDS = [f"{d.name}-{s.id}" for d, s in SIGNATURES]
 DRAWS = 30
+CLEAR = 8  # tries of which most are noticed: enough to say so
 READ_NO_VALUES = ("RANK",)
 
 
@@ -99,6 +100,11 @@ class Truth:
         return False
 
 
+def clearly(noticed: Mapping[str, int], tried: Mapping[str, int]) -> bool:
+    """Whether it can be said by now that each kind of change is noticed in half of its tries."""
+    return all(count >= CLEAR and noticed[name] >= 0.75 * count for name, count in tried.items())
+
+
 def changed(call: Call, name: str, rng: np.random.Generator) -> Call | None:
     """The call with other values of one input, of the same type, shape and range; None for fixed parameters."""
     argument = call.inputs[name]
@@ -123,7 +129,9 @@ def test_every_operand_matters(definition: OperationDef, signature: Signature) -
     rng = np.random.default_rng(11)
     tried: dict[str, int] = {}
     noticed: dict[str, int] = {}
-    for call in draws(definition, signature):
+    for number, call in enumerate(draws(definition, signature)):
+        if number >= CLEAR and clearly(noticed, tried):
+            break
         truth = Truth(call)
         for name in call.inputs:
             other = changed(call, name, rng)
@@ -150,7 +158,9 @@ def test_generic_faults_are_found(definition: OperationDef, signature: Signature
     """A result that is zero, shifted, reversed or negated is noticed in most draws where it changes anything."""
     tried = dict.fromkeys(FAULTS, 0)
     noticed = dict.fromkeys(FAULTS, 0)
-    for call in draws(definition, signature):
+    for number, call in enumerate(draws(definition, signature)):
+        if number >= CLEAR and clearly(noticed, tried):
+            break
         truth = Truth(call)
         for label, fault in FAULTS.items():
             wrong = {n: fault(r.stored) for n, r in truth.results.items()}

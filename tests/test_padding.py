@@ -87,6 +87,7 @@ def test_onnx_and_numpy_agree(definition: OperationDef, signature: Signature) ->
         assert np.array_equal(run_call(call)["output"].stored.astype(np.float64), due, equal_nan=True)
 
 
+@pytest.mark.thorough
 @cases
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 40) == []

@@ -94,6 +94,7 @@ def test_onnx_agrees(definition: OperationDef) -> None:
         assert np.array_equal(np.moveaxis(got, 1, 3), last(run_call(call)["output"].stored, call), equal_nan=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 20) == []

@@ -59,6 +59,7 @@ def test_quantised_cells_are_the_real_ones(definition: OperationDef, in_reals) -
         assert not noticed(call, stored(call, in_reals(call)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert objections(definition, signature, 30) == []

@@ -163,6 +163,7 @@ def test_a_loop_and_onnx_agree_on_positions(definition: OperationDef, signature:
 # --- correct arithmetic of another kind -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @cases(*DEFINITIONS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 40) == []

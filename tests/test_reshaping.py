@@ -65,6 +65,7 @@ def test_second_opinion(definition: OperationDef, signature: Signature) -> None:
         assert np.array_equal(result.reshape(-1), flat, equal_nan=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 40) == []

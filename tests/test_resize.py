@@ -129,11 +129,13 @@ def test_onnx_agrees(definition: OperationDef) -> None:
     assert compared >= 8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 40) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SOME, ids=SOME_IDS)
 def test_half_precision_passes_where_it_may(definition: OperationDef, signature: Signature) -> None:
     assert objections(definition, signature, 60) == []

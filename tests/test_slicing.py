@@ -72,6 +72,7 @@ def test_second_opinion_on_split(signature: Signature) -> None:
             assert np.array_equal(result.stored.astype(np.float64), part, equal_nan=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     count = 200 if definition is CONCATENATION and signature.row.types["output"] in QUANTIZED else 40

@@ -140,6 +140,7 @@ def test_onnx_agrees(definition: OperationDef) -> None:
         assert np.array_equal(result, due.reshape(result.shape), equal_nan=True)
 
 
+@pytest.mark.thorough
 @cases
 def test_correct_arithmetic_of_another_kind_passes(definition: OperationDef, signature: Signature) -> None:
     assert complaints_on_variants(definition, signature, 40) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -73,6 +74,7 @@ def test_both_ways_to_make_them_are_used(cases: list[TestCase]) -> None:
     assert lengths["ROI_ALIGN"] == {2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: s.get("order", "float64"))
 def test_a_correct_driver_passes(cases: list[TestCase], settings: dict[str, str]) -> None:
     device = ReferenceDevice(**settings)
@@ -94,5 +96,6 @@ def test_a_driver_that_gives_elements_fails(cases: list[TestCase]) -> None:
 
 
 def test_the_same_seed_gives_the_same_cases(cases: list[TestCase]) -> None:
-    assert [c.id for c in zero_sized_cases(1, 0)] == [c.id for c in cases if c.origin.number == 0]
-    assert {c.id for c in zero_sized_cases(1, 1)}.isdisjoint(c.id for c in cases)
+    first = [c.id for c in islice(zero_sized_cases(1, 0), 60)]
+    assert first == [c.id for c in cases if c.origin.number == 0][:60]
+    assert {c.id for c in islice(zero_sized_cases(1, 1), 60)}.isdisjoint(c.id for c in cases)
