@@ -30,6 +30,7 @@ class Driver(Protocol):
     """What a session needs of a driver, wherever it runs."""
 
     in_process: bool
+    spec: DriverSpec | None  # None where there are several
 
     @property
     def device(self) -> Device:
@@ -104,12 +105,13 @@ class InProcessDriver:
     log = ""
 
     def __init__(self, spec: DriverSpec) -> None:
-        self.spec = spec
+        self.spec: DriverSpec | None = spec
+        self._spec = spec
         self.device = load_in_process(spec)
 
     def restart(self, fill: int | None = None) -> None:
         """A new device object; the process is the same."""
-        self.device = load_in_process(self.spec)
+        self.device = load_in_process(self._spec)
 
     def sample(self) -> dict[str, float]:
         """Nothing: the process is the suite's own."""
@@ -134,6 +136,7 @@ class SeparateDriver:
     def __init__(
         self, spec: DriverSpec, *, deadline: float, log_path: Path, memory: int | None, spare: bool = True
     ) -> None:
+        self.spec: DriverSpec | None = spec
         self._start = partial(IsolatedDriver, spec, deadline=deadline, log_path=log_path, memory=memory, spare=spare)
         self._isolated: IsolatedDriver | None = None
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +83,7 @@ class IsolatedDriver:
         spare: once the driver has died or been restarted, keep another process ready to take over.
         native_stacks: take native stacks of a hung driver, where gdb is installed.
         tag: beginning of the mark in the environment of all that is started.
+        debugger: program and options that the driver's process is started under.
 
     Raises:
         UsageError: the driver cannot be loaded; one sentence says why.
@@ -98,6 +100,7 @@ class IsolatedDriver:
         native_stacks: bool = True,
         load_deadline: float = LOAD_DEADLINE,
         tag: str | None = None,
+        debugger: Sequence[str] = (),
     ) -> None:
         self.spec = DriverSpec.parse(spec) if isinstance(spec, str) else spec
         self.deadline = deadline
@@ -109,6 +112,7 @@ class IsolatedDriver:
         self._replaced = False
         self._native_stacks = native_stacks
         self._load_deadline = load_deadline
+        self._debugger = tuple(debugger)
         self._lock = threading.RLock()
         self._started = 0
         self._spare: _Worker | None = None
@@ -136,6 +140,7 @@ class IsolatedDriver:
             memory=self._memory,
             translate=translate,
             fill=fill,
+            debugger=self._debugger,
         )
         return _Worker(process)
 

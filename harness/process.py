@@ -88,7 +88,13 @@ def _version(path: str) -> tuple[int, ...] | None:
 
 
 def environment(spec: DriverSpec, tag: str, fill: int | None = None) -> dict[str, str]:
-    """Environment of a driver's process: the suite's, and the way to `nnhal` and the driver's file."""
+    """Environment of a driver's process: the suite's, the way to `nnhal` and the driver's file, and what is preloaded.
+
+    Raises:
+        UsageError: what is to be preloaded does not exist.
+    """
+    if spec.preload is not None and not Path(spec.preload).is_file():
+        raise UsageError(f"driver option preload={spec.preload} is no file; give the path of a shared library")
     result = dict(os.environ)
     paths = [str(ROOT)]
     if spec.python is None:
@@ -99,6 +105,10 @@ def environment(spec: DriverSpec, tag: str, fill: int | None = None) -> dict[str
     if result.get("PYTHONPATH"):
         paths.append(result["PYTHONPATH"])
     result.update({"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", TAG: tag})
+    if spec.preload is not None:
+        others = result.get("LD_PRELOAD", "").split(":")
+        result["LD_PRELOAD"] = ":".join([spec.preload, *filter(None, others)])
+        result.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # Python itself keeps much to its end
     if fill is not None:
         result[PERTURB] = str(fill ^ 0xFF)  # glibc fills with the complement what it hands out
     return result
@@ -166,6 +176,7 @@ class SupervisedProcess:
         tag: written into the environment of everything that is started.
         log_path: file that gets all that it writes.
         memory: address space in bytes.
+        debugged: the program is a debugger, which starts the process itself.
 
     Attributes:
         control: to the supervisor; readable when there is news.
@@ -182,6 +193,7 @@ class SupervisedProcess:
         *,
         log_path: Path | None = None,
         memory: int | None = None,
+        debugged: bool = False,
     ) -> None:
         self.tag = tag
         self.pid = 0
@@ -193,10 +205,11 @@ class SupervisedProcess:
         self._lock = threading.RLock()
         self._heard = b""
         self._closed = False
-        self._supervisor = self._start(argv, env, log_path, memory)
+        limits: dict[str, object] = {"memory": memory, "debugged": debugged}
+        self._supervisor = self._start(argv, env, log_path, limits)
 
     def _start(
-        self, argv: Sequence[str], env: Mapping[str, str], log_path: Path | None, memory: int | None
+        self, argv: Sequence[str], env: Mapping[str, str], log_path: Path | None, limits: Mapping[str, object]
     ) -> subprocess.Popen[bytes]:
         self.control, control = socket.socketpair()
         self.service, service = socket.socketpair()
@@ -208,8 +221,8 @@ class SupervisedProcess:
             "service": service.fileno(),
             "ring": self._ring,
             "log": str(log_path) if log_path else None,
-            "memory": memory,
             "parent": os.getpid(),
+            **limits,
         }
         program = [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(order)]
         try:
@@ -349,6 +362,7 @@ class ServiceProcess(SupervisedProcess):
         memory: address space in bytes.
         translate: class name, for a process that only runs an adapter's `translate`.
         fill: byte from 0 to 254 that memory from the process's allocator holds; None for what it holds by itself.
+        debugger: program and options that the service is started under.
     """
 
     def __init__(
@@ -360,9 +374,12 @@ class ServiceProcess(SupervisedProcess):
         memory: int | None = None,
         translate: str | None = None,
         fill: int | None = None,
+        debugger: Sequence[str] = (),
     ) -> None:
         self.spec = spec
-        argv = [interpreter(spec), "-m", "nnhal.service", "--driver", spec.text]
+        argv = [*debugger, interpreter(spec), "-m", "nnhal.service", "--driver", spec.text]
         if translate is not None:
             argv += ["--translate", translate]
-        super().__init__(argv, environment(spec, tag, fill), tag, log_path=log_path, memory=memory)
+        super().__init__(
+            argv, environment(spec, tag, fill), tag, log_path=log_path, memory=memory, debugged=bool(debugger)
+        )

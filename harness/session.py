@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from harness.batch import Batch, Draft, NotApplicableError, SettledError
 from harness.case import EXTENSION, TestCase
 from harness.case_file import save, seal
+from harness.crash_stacks import STACKS, crash_stack
 from harness.driver import Driver, DriverFacts, ask_facts
 from harness.guards import Arena
 from harness.judge import judge
@@ -92,6 +93,7 @@ class Session:
     _history: deque[TestCase] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     _repeats: int = 0
+    _stacks: set[str] = field(default_factory=set)
     _remarks: Remarks = NO_REMARKS
     _drawn: int = 0
 
@@ -185,7 +187,8 @@ class Session:
         repeated, saved = "", ""
         if judgement.verdict in BAD and judgement.verdict != Verdict.INTERNAL:
             judgement, repeated, saved = self._look_again(case, judgement)
-            log = "\n".join(text for text in (log, driver_log(self.options.driver_log)) if text)
+            stack = self._stack(case, judgement, repeated)
+            log = "\n".join(text for text in (log, stack, driver_log(self.options.driver_log)) if text)
         self._history.append(case)
         self._draw(case, judgement)
         if repeated == "sequence" and saved:
@@ -207,6 +210,15 @@ class Session:
             self._history.clear()  # another process has seen none of it
         saved = self._save(kept) if self._failures[kind] <= SAVED_PER_KIND else ""
         return judgement, repeated, saved
+
+    def _stack(self, case: TestCase, judgement: Judgement, repeated: str) -> str:
+        """The native stack of a crash that repeats, for the first of each operation."""
+        operation = case.origin.operation
+        crashed = judgement.verdict == Verdict.CRASH and repeated == "same" and not self.driver.in_process
+        if not crashed or self.driver.spec is None or operation in self._stacks or len(self._stacks) >= STACKS:
+            return ""
+        self._stacks.add(operation)
+        return crash_stack(self.driver.spec, lambda device: run(case, device, self._canaries, level=self.level))
 
     def _restarted(self, fill: int | None = None, /) -> Device:
         self.driver.restart(fill)

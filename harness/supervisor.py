@@ -76,7 +76,7 @@ def start(order: dict[str, object], log: int) -> int:
         if order.get("memory"):
             limit = int(order["memory"])  # type: ignore[call-overload]
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        os.execv(argv[0], [*argv, "--parent", str(parent)])
+        os.execv(argv[0], [*argv, "--parent", str(os.getpid() if order["debugged"] else parent)])
     except OSError as error:
         os.write(2, f"cannot start {argv[0]}: {error}\n".encode())
     finally:

@@ -147,6 +147,7 @@ class FrameworkDriver:
         memory: int | None = None,
     ) -> None:
         self.in_process = in_process
+        self.spec: DriverSpec | None = None
         self._names = [spec.name if _once(spec.name, specs) else spec.text for spec in specs]
         self._drivers: list[Driver] = [
             open_driver(

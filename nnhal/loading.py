@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ENTRY_POINTS = "nncts.drivers"
 ATTRIBUTE = "DRIVER"
 REFERENCE = "reference"
-ALSO = "also accepted: module:attribute or path/to/file.py:attribute"
+NATIVE = "nnapi"  # the driver that loads shared libraries
+ALSO = "also accepted: module:attribute, path/to/file.py:attribute or path/to/library.so"
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,14 @@ class DriverSpec:
         name: up to the first comma.
         options: handed to the driver's factory.
         python: interpreter of the driver's process; None is the suite's own.
+        preload: shared library that the driver's process loads before all others: a sanitizer's.
     """
 
     text: str
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
+    preload: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> DriverSpec:
@@ -56,10 +59,16 @@ class DriverSpec:
             if key in options:
                 raise UsageError(f"driver option {key!r} stands twice in {text!r}")
             options[key] = value
-        python = options.pop("python", None)
-        if python == "":
-            raise UsageError(f"driver option 'python' of {text!r} is empty; write python=PATH")
-        return cls(text, name, options, python)
+        places = {key: options.pop(key, None) for key in ("python", "preload")}
+        for key, place in places.items():
+            if place == "":
+                raise UsageError(f"driver option {key!r} of {text!r} is empty; write {key}=PATH")
+        return cls(text, name, options, **places)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the name is that of a shared library with the NNAPI C interface."""
+        return re.search(r"\.so(\.\d+)*$", self.name) is not None
 
     @property
     def is_ours(self) -> bool:
@@ -117,8 +126,8 @@ def _import_file(path: Path) -> ModuleType:
 def _locate(spec: DriverSpec) -> tuple[str, str]:
     """The module's name or file and the attribute's name."""
     name = spec.name
-    if name.endswith(".so"):
-        raise UsageError(f"driver {name!r}: native libraries come with drivers/nnapi.py, which is not there yet")
+    if spec.is_native:
+        return f"drivers.{NATIVE}", ATTRIBUTE
     place, colon, attribute = name.rpartition(":")
     if place.endswith(".py") or name.endswith(".py"):
         place, attribute = (place, attribute) if place.endswith(".py") else (name, ATTRIBUTE)
@@ -184,8 +193,9 @@ def load(spec: DriverSpec) -> Device:
         return factory
     if not callable(factory):
         raise UsageError(f"driver {spec.name!r} is {type(factory).__name__}; a Device is needed")
+    named = {"library": spec.name} if spec.is_native else {}
     try:
-        made = factory(**spec.options)
+        made = factory(**named, **spec.options)
     except UsageError:
         raise
     except TypeError as error:

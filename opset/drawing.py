@@ -11,7 +11,7 @@ import numpy as np
 
 from nnhal.model import ChannelQuant
 from nnhal.operations import Signature
-from nnhal.types import FL8, Array, FeatureLevel, OperandType, info
+from nnhal.types import FL8, Array, FeatureLevel, OperandType, OperationType, info
 from opset.call import Argument, int32_tensor, omitted, scalar
 from opset.pending import Pending, later
 from opset.quantization import FLOATS, QUANTIZED, float32, limits
@@ -61,6 +61,7 @@ class Scope:
         stretch: by how much drawn dimensions are larger or smaller than usual.
         largest: most elements of a drawn tensor.
         lazy: values are made when somebody asks for them, so that a graph can be drawn without being evaluated.
+        only: the operations that there may be; all when empty.
     """
 
     source: Source
@@ -69,6 +70,7 @@ class Scope:
     stretch: float = 1.0
     largest: int = LARGEST_TENSOR
     lazy: bool = False
+    only: frozenset[OperationType] = frozenset()
     operands: list[Argument] = field(default_factory=list)
 
     def add(self, argument: Argument) -> Argument:

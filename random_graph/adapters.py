@@ -31,7 +31,7 @@ Wanted = tuple[float, int]
 
 
 class UnfitError(Exception):
-    """No operation of the level does it."""
+    """No operation of the level does it, or none that there may be."""
 
 
 @dataclass
@@ -59,6 +59,8 @@ class Adapter:
         Raises:
             UnfitError: it takes no such operands at the scope's level.
         """
+        if self.scope.only and code not in self.scope.only:
+            raise UnfitError
         definition = OPSET[code]
         signature = _signature(code, tuple(inputs), tuple([a.type for a in inputs.values()]), self.scope.level)
         if signature is None:

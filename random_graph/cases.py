@@ -14,6 +14,7 @@ from harness.case import Origin, TestCase
 from harness.expectations import Returns
 from harness.make import graph_case, graph_question
 from harness.waivers import without_digest
+from nnhal.errors import UsageError
 from nnhal.types import OperandType, info
 from opset.drawing import UnsatisfiableError
 from opset.quantization import FLOATS, QUANTIZED
@@ -26,7 +27,7 @@ KIND = "drawn"
 TRIES = 40  # draws of one seed; each is another graph
 MASKED = 0.05  # share of the elements of all outputs that may say nothing, before a graph is drawn again
 BATCH = 25  # graphs of one pytest item
-FULL_NAME = re.compile(rf"GRAPH-(?P<mix>[a-z0-9_]+)-sync-{KIND}-(?P<seed>\d+)")
+FULL_NAME = re.compile(rf"GRAPH-(?P<mix>[a-z0-9_]+(?::[A-Z0-9_+]+)?)-sync-{KIND}-(?P<seed>\d+)")
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,14 @@ def _batch(name: str, numbers: tuple[int, ...]) -> Batch:
     return Batch(replace(origin_of(name, 0)), numbers, made, drafts=drafts)
 
 
+def _is_mix(name: str) -> bool:
+    try:
+        mix(name)
+    except UsageError:
+        return False
+    return True
+
+
 def named(patterns: Sequence[str], planned: Sequence[Batch]) -> list[Batch]:
     """The planned batches, and one for each graph that a pattern names in full and no batch holds.
 
@@ -206,6 +215,6 @@ def named(patterns: Sequence[str], planned: Sequence[Batch]) -> list[Batch]:
     more = []
     for pattern in patterns:
         found = FULL_NAME.fullmatch(pattern) or FULL_NAME.fullmatch(without_digest(pattern))
-        if found and found["mix"] in MIXES and f"{origin_of(found['mix'], 0).batch}-{found['seed']}" not in there:
+        if found and _is_mix(found["mix"]) and f"{origin_of(found['mix'], 0).batch}-{found['seed']}" not in there:
             more.append(_batch(found["mix"], (int(found["seed"]),)))
     return [*planned, *more]

@@ -211,7 +211,8 @@ def draw_calls(source: Source, mix: Mix) -> tuple[GraphScope, list[Call]]:
     Raises:
         UnsatisfiableError: see `draw_model`.
     """
-    scope = GraphScope(source, mix.level, reuse=60, stretch=mix.stretch, largest=mix.largest, lazy=True)
+    only = mix.operations if mix.closed else frozenset()
+    scope = GraphScope(source, mix.level, reuse=60, stretch=mix.stretch, largest=mix.largest, lazy=True, only=only)
     calls: list[Call] = []
     count = source.integer(*mix.sizes)
     tries = 0

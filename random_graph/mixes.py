@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 from nnhal.errors import UsageError
 from nnhal.operations import Signature
@@ -74,6 +74,7 @@ class Mix:
         sizes: fewest and most operations.
         pure: the only type of tensors that flow between operations; all types when None.
         operations: the only ones; all when empty.
+        closed: what makes operands fit is one of them, too.
         level: the highest level whose operations and types are drawn.
         stretch: by how much drawn dimensions are larger or smaller than usual.
         largest: most elements of a drawn tensor.
@@ -90,6 +91,7 @@ class Mix:
     sizes: tuple[int, int]
     pure: OperandType | None = None
     operations: frozenset[OperationType] = field(default_factory=frozenset)
+    closed: bool = False
     level: FeatureLevel = FL8
     stretch: float = 1.0
     largest: int = 4096
@@ -177,12 +179,24 @@ def _named() -> dict[str, Mix]:
 MIXES = _named()
 
 
+@lru_cache(maxsize=64)
 def mix(name: str) -> Mix:
-    """The mix of a name.
+    """The mix of a name, or `NAME:OPERATION+OPERATION...` for graphs of nothing but those operations.
 
     Raises:
         UsageError: there is none.
     """
-    if name not in MIXES:
+    base, colon, listed = name.partition(":")
+    if base not in MIXES:
         raise UsageError(f"--mix={name} is unknown; there are {', '.join(MIXES)}")
-    return MIXES[name]
+    if not colon:
+        return MIXES[base]
+    codes = set()
+    for word in listed.split("+"):
+        if word not in Op.__members__ or Op[word] not in OPSET:
+            raise UsageError(f"--mix={name}: there is no operation {word!r}; write names like {base}:ADD+MUL")
+        codes.add(Op[word])
+    found = replace(MIXES[base], name=name, operations=frozenset(codes), closed=True)
+    if not found.choices:
+        raise UsageError(f"--mix={name}: mix {base} has none of these operations; name others, or another mix")
+    return found

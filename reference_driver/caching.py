@@ -1,126 +1,31 @@
-"""Compilation caching: what the reference driver's cache files hold, and every way in which they can be unusable.
-
-A file says whose it is and how long, and ends nowhere else; a checksum covers all of it. The data file names the model
-file that it was saved with, so that another model's under the same token is seen.
-"""
+"""Compilation caching: the reference driver's cache files hold the model itself."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import os
-import stat
-import struct
 from collections.abc import Sequence
 
 from nnhal import wire
-from nnhal.device import CacheFilesNeeded
-from nnhal.errors import DriverError, invalid
 from nnhal.model import Model
-from nnhal.types import CACHE_TOKEN_BYTES, ErrorStatus
+from nnhal.sealed_cache import FILES, SealedCache, unusable
 
-FILES = CacheFilesNeeded(num_model_cache=1, num_data_cache=1)
-MODEL, DATA = b"nnrefm01", b"nnrefd01"
-HEAD = struct.Struct(f"<8s{CACHE_TOKEN_BYTES}sQ32s")  # kind, token, bytes of content, checksum
+__all__ = ["FILES", "load", "save"]
+
+CACHE = SealedCache(b"nnrefm01", b"nnrefd01")
 
 
 def save(model: Model, token: bytes, model_cache: Sequence[int], data_cache: Sequence[int]) -> bool:
     """Writes a model to cache files; False where they are not fit for it, which is no reason to refuse the model."""
-    if (len(model_cache), len(data_cache)) != (FILES.num_model_cache, FILES.num_data_cache):
-        return False
-    if not all(_is_usable(descriptor) for descriptor in (*model_cache, *data_cache)):
-        return False
-    whole = _sealed(MODEL, token, wire.dumps(model))
-    try:
-        _write(data_cache[0], _sealed(DATA, token, hashlib.sha256(whole).digest()))
-        _write(model_cache[0], whole)
-    except OSError:
-        for descriptor in (*model_cache, *data_cache):
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)  # no half of it is left
-        return False
-    return True
+    return CACHE.save(wire.dumps(model), token, model_cache, data_cache)
 
 
 def load(model_cache: Sequence[int], data_cache: Sequence[int], token: bytes) -> Model:
-    """The model in cache files. They are read once, and what was read is what is checked.
+    """The model in cache files.
 
     Raises:
         DriverError: INVALID_ARGUMENT for a wrong number of files or length of the token, else GENERAL_FAILURE.
     """
-    if (len(model_cache), len(data_cache)) != (FILES.num_model_cache, FILES.num_data_cache):
-        text = f"{len(model_cache)} model and {len(data_cache)} data cache files"
-        raise invalid(f"{text}, {FILES.num_model_cache} and {FILES.num_data_cache} are due")
-    if len(token) != CACHE_TOKEN_BYTES:
-        raise invalid(f"the cache token has {len(token)} bytes, {CACHE_TOKEN_BYTES} are due")
-    if not all(_is_usable(descriptor) for descriptor in (*model_cache, *data_cache)):
-        raise _unusable("a cache file cannot be read and written")
-    try:
-        whole, beside = _read(model_cache[0]), _read(data_cache[0])
-    except OSError as error:
-        raise _unusable(f"a cache file cannot be read: {error.strerror}") from None
-    content = _opened(MODEL, token, whole)
-    if content is None:
-        raise _unusable("the model cache is damaged, or another token's")
-    named = _opened(DATA, token, beside)
-    if named is not None and named != hashlib.sha256(whole).digest():
-        raise _unusable("the model cache is another model's")
+    content = CACHE.load(model_cache, data_cache, token)
     try:
         return wire.loads(Model, content)
     except ValueError as error:
-        raise _unusable(f"the model cache holds no model: {error}") from None
-
-
-def _unusable(text: str) -> DriverError:
-    return DriverError(ErrorStatus.GENERAL_FAILURE, text)
-
-
-def _is_usable(descriptor: int) -> bool:
-    """Whether it is a file that can be read and written."""
-    try:
-        access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
-        return access == os.O_RDWR and stat.S_ISREG(os.fstat(descriptor).st_mode)
-    except (OSError, ValueError):  # no descriptor at all
-        return False
-
-
-def _checksum(kind: bytes, token: bytes, content: bytes | memoryview) -> bytes:
-    digest = hashlib.sha256(kind + token + len(content).to_bytes(8, "little"))
-    digest.update(content)
-    return digest.digest()
-
-
-def _sealed(kind: bytes, token: bytes, content: bytes) -> bytes:
-    return HEAD.pack(kind, token, len(content), _checksum(kind, token, content)) + content
-
-
-def _opened(kind: bytes, token: bytes, whole: bytes) -> memoryview | None:
-    """The content of a file that is whole, of that kind and that token's; else None."""
-    if len(whole) < HEAD.size:
-        return None
-    content = memoryview(whole)[HEAD.size :]
-    expected = HEAD.pack(kind, token, len(content), _checksum(kind, token, content))
-    return content if whole[: HEAD.size] == expected else None
-
-
-def _read(descriptor: int) -> bytes:
-    """All bytes of a file, wherever its position is."""
-    parts: list[bytes] = []
-    place, size = 0, os.fstat(descriptor).st_size
-    while place < size:
-        part = os.pread(descriptor, size - place, place)
-        if not part:
-            break
-        parts.append(part)
-        place += len(part)
-    return b"".join(parts)
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    """Makes this the whole content of a file, wherever its position is."""
-    os.ftruncate(descriptor, 0)
-    left, place = memoryview(content), 0
-    while left:
-        written = os.pwrite(descriptor, left, place)
-        left, place = left[written:], place + written
+        raise unusable(f"the model cache holds no model: {error}") from None

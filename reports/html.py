@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.record import Record, Run
@@ -87,6 +87,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
+        bytecode_cache=FileSystemBytecodeCache(),  # to compile the page takes longer than to make a small one
         trim_blocks=True,
         lstrip_blocks=True,
     )

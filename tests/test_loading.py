@@ -98,7 +98,7 @@ def test_an_unknown_name_is_told_with_what_there_is() -> None:
     text = sentence("mydrivr")
     assert text.startswith("driver 'mydrivr' not found; installed: ")
     assert "faulty" in text
-    assert text.endswith("also accepted: module:attribute or path/to/file.py:attribute")
+    assert text.endswith("also accepted: module:attribute, path/to/file.py:attribute or path/to/library.so")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_unknown_name_is_told_with_what_there_is() -> None:
         ("does/not/exist.py:DRIVER", "driver file 'does/not/exist.py' does not exist"),
         ("tests.minimal_driver:OTHER", "has no attribute 'OTHER'"),
         ("tests.minimal_driver:DRIVER,speed=3", "does not take these options (given: speed)"),
-        ("lib/libvendor.so", "native libraries come with drivers/nnapi.py, which is not there yet"),
+        ("lib/libvendor.so", "driver library lib/libvendor.so does not exist; give the path of a shared library"),
         ("math:pi", "is float; a Device is needed"),
         ("builtins:dict", "gives dict, which is no nnhal.device.Device"),
         ("nnhal.device:Device", "is not complete"),
