@@ -52,6 +52,7 @@ def test_a_spec_is_a_name_options_and_a_python() -> None:
         ("x,=a", "is not key=value"),
         ("x,a=1,a=2", "'a' stands twice"),
         ("x,python=", "write python=PATH"),
+        ("x,preload=", "write preload=PATH"),
     ],
 )
 def test_a_malformed_spec_is_told_in_one_sentence(text: str, message: str) -> None:

@@ -175,6 +175,31 @@ def test_a_graph_is_found_by_its_name_whatever_the_profile_has() -> None:
     assert named(["GRAPH-small-sync-drawn-3", "ADD-*", "x.case"], planned) == planned
 
 
+def test_a_mix_of_named_operations_has_nothing_else() -> None:
+    name = "small:ADD+RELU+CONV_2D"
+    codes = {OperationType.ADD, OperationType.RELU, OperationType.CONV_2D}
+    seen = set()
+    for seed in range(30):
+        case = graph_test_case(name, seed)
+        assert case.origin.operation == "GRAPH"
+        found = {operation.type for operation in case.models[0].main.operations}
+        assert found <= codes
+        seen |= found
+        assert len(case.models[0].main.operations) == 5
+    assert seen == codes
+    [batch] = named([f"GRAPH-{name}-sync-drawn-7-abc123"], [])
+    assert batch.make(7).id == graph_test_case(name, 7).id
+
+
+def test_what_is_no_mix_of_operations_is_named() -> None:
+    with pytest.raises(UsageError, match="there is no operation 'SUM'; write names like small:ADD"):
+        mix("small:ADD+SUM")
+    with pytest.raises(UsageError, match="mix bool8 has none of these operations"):
+        mix("bool8:CONV_2D")
+    with pytest.raises(UsageError, match="--mix=tiny:ADD is unknown"):
+        mix("tiny:ADD")
+
+
 def test_an_unknown_mix_is_named() -> None:
     with pytest.raises(UsageError, match="--mix=smal is unknown; there are single, small"):
         mix("smal")
