@@ -11,6 +11,7 @@ from harness import executing
 from harness.case import TestCase
 from harness.verdict import Verdict
 from tests.catching import chosen, judged
+from tests.thorough import one_in_three
 
 CAUGHT = {name: fault for name, fault in FAULTS.items() if fault.catch}
 RIGHT: dict[str, str] = {}  # how the reference driver fares, by case and level
@@ -32,7 +33,7 @@ def _right(case: TestCase, name: str, folder: Path) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("name", CAUGHT)
+@pytest.mark.parametrize("name", one_in_three(CAUGHT))
 def test_a_fault_is_caught_by_the_cases_that_it_names(name: str, tmp_path: Path) -> None:
     fault = CAUGHT[name]
     cases = chosen(fault)

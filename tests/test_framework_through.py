@@ -30,6 +30,7 @@ from opset.source import SeededSource
 from tests.framework_devices import network
 from tests.light_driver import LightDriver
 from tests.plugin_runs import LIGHT, OK, USAGE, Ran, adds_up, faulty, pytest_run, shared_run, write_driver
+from tests.thorough import one_in_three
 
 ADD, FLOOR, BROKEN = "ADD-float32-sync-drawn-0", "FLOOR-float32-sync-drawn-0", "ADD-float32-sync-broken-0"
 ONLY = ("conformance/test_operations.py", "conformance/test_validation.py")
@@ -90,7 +91,7 @@ def checked(text: str, folder: Path) -> Record:
         session.close()
 
 
-@pytest.mark.parametrize("fault", SHOWN)
+@pytest.mark.parametrize("fault", one_in_three(SHOWN))
 def test_a_fault_is_found_behind_the_framework(fault: str, tmp_path: Path) -> None:
     record = checked(faulty(fault), tmp_path)
     assert (record.verdict, record.cause) == SHOWN[fault]
