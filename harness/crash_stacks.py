@@ -16,6 +16,11 @@ STACKS = 8  # in a run
 LINES = 40
 DEADLINE = 60.0  # seconds; gdb reads symbols first
 MARK = "received signal"
+SANITIZER = "ERROR: AddressSanitizer"
+FRAMES = 4  # that are shown at once
+FRAME = re.compile(r"\s*#\d+ ")
+ADDRESS = re.compile(r"0x[0-9a-f]+ in ")
+ENDING = re.compile(r"\b(?:__pthread_kill\w*|__GI_raise|__GI_abort|raise|abort) ")  # how a process ends itself
 CALLER = re.compile(r"libffi|\b(?:ffi_call|_call_function_pointer|_PyEval_)")
 # What a debugger stops at by itself and a crash is not.
 PASSED = ("SIGCHLD", "SIGPIPE", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGINT")
@@ -47,10 +52,24 @@ def crash_stack(spec: DriverSpec, act: Callable[[Device], object]) -> str:
     except UsageError:
         return ""
     with driver:
+        device = driver.device
         with contextlib.suppress(DriverDied, DriverTimedOut, UsageError):
-            act(driver.device)
+            act(device)
+        if device.connection.is_open:
+            return ""
         driver.process.wait(DEADLINE)  # gdb writes when the driver is gone
         return _stack_in(driver.log)
+
+
+def frames_in(log: str) -> list[str]:
+    """What a person asks first of a crash, out of a log: the signal or the sanitizer's sentence, the nearest frames."""
+    lines = log.splitlines()
+    start = next((number for number, line in enumerate(lines) if MARK in line or SANITIZER in line), None)
+    if start is None:
+        return []
+    frames = [ADDRESS.sub("", line.strip()) for line in lines[start + 1 :] if FRAME.match(line)]
+    own = [frame for frame in frames if not ENDING.search(frame)]
+    return [lines[start].strip(), *own[:FRAMES]]
 
 
 def _stack_in(log: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from harness.batch import Batch, Draft, NotApplicableError, SettledError
 from harness.case import EXTENSION, TestCase
 from harness.case_file import save, seal
-from harness.crash_stacks import STACKS, crash_stack
+from harness.crash_stacks import STACKS, crash_stack, frames_in
 from harness.driver import Driver, DriverFacts, ask_facts
 from harness.guards import Arena
 from harness.judge import judge
@@ -34,6 +34,7 @@ REPEATS = 60  # in a run
 SAVED_PER_KIND = 20
 DRAWN = 50  # partitions in a run
 LOG_BYTES = 4096
+SHOWN = 200  # characters of a line of a native stack
 LOG_SECONDS = 5.0
 
 
@@ -387,6 +388,8 @@ def failure_text(record: Record, driver: str, folder: Path = Path()) -> str:
     lines += [f"  {line}" for line in record.message.splitlines()]
     if record.detail:
         lines.append(f"  operands: {record.detail}")
+    if record.verdict == Verdict.CRASH.value:
+        lines += [f"  {'  ' * bool(number)}{line[:SHOWN]}" for number, line in enumerate(frames_in(record.log))]
     lines += [f"  note: {note}" for note in record.notes]
     if record.repeated == "sequence":
         lines.append("  fails only behind the cases before it; the whole sequence is saved")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from harness import crash_stacks
-from harness.crash_stacks import _stack_in, crash_stack, debugger
+from harness.crash_stacks import _stack_in, crash_stack, debugger, frames_in
 from nnhal.loading import DriverSpec
 from tests.add_model import add_model, add_request
 
@@ -28,6 +28,21 @@ def test_the_stack_goes_from_the_signal_to_where_python_calls() -> None:
     assert lines[0].endswith("received signal SIGSEGV, Segmentation fault.")
     assert [line.split()[0] for line in lines[1:]] == ["#0", "#1"]
     assert _stack_in("no signal at all") == ""
+
+
+def test_the_nearest_frames_are_shown_at_once() -> None:
+    assert frames_in(f"of the driver\n{_stack_in(TOLD)}") == [
+        'Thread 4 "python" received signal SIGSEGV, Segmentation fault.',
+        "#0  compute (code=18) at kernels.c:87",
+        "#1  run (until=0) at graph.c:104",
+    ]
+    aborted = (
+        "x received signal SIGABRT, Aborted.\n#0  __GI_raise (sig=6) at raise.c:26\n#1  __GI_abort () at abort.c:79\n"
+    )
+    assert frames_in(aborted + "#2  0x00007f in check () at own.c:1")[1:] == ["#2  check () at own.c:1"]
+    report = "==1==ERROR: AddressSanitizer: heap-buffer-overflow\nWRITE of size 8\n    #0 0x7f in start graph.c:85\n"
+    assert frames_in(report) == ["==1==ERROR: AddressSanitizer: heap-buffer-overflow", "#0 start graph.c:85"]
+    assert frames_in("nothing") == []
 
 
 def test_a_stack_of_python_alone_stays_whole() -> None:
