@@ -90,6 +90,7 @@ class Board:
         self.threads = threads
         self._map = mmap.mmap(descriptor, _size(threads))
         self._slots = [_Writing() for _ in range(threads)]
+        self._left = False
 
     @classmethod
     def create(cls, threads: int) -> Board:
@@ -106,12 +107,22 @@ class Board:
         HEAD.pack_into(self._map, 0, time.monotonic_ns(), number + 1)
 
     def enter(self, thread: int, place: Place, text: str, limit: float = 0.0) -> None:
-        """Notes where a thread is from now on."""
+        """Notes where a thread is from now on; nothing any more when the process is about to end."""
         slot = self._slots[thread]
         with slot.lock:
+            if self._left:
+                return
             slot.place, slot.text = place, text.encode()[:TEXT]
             slot.since, slot.limit, slot.ident = time.monotonic_ns(), int(limit * 1e9), threading.get_ident()
             self._write(thread, slot)
+
+    def leave(self) -> None:
+        """Notes that the calling thread ends the process now: it is the one that did something last."""
+        ident = threading.get_ident()
+        for thread, slot in enumerate(self._slots):
+            if slot.ident == ident:
+                self.enter(thread, *self.where(thread))
+                self._left = True
 
     def where(self, thread: int) -> tuple[Place, str, float]:
         """Where a thread is, to go back there."""

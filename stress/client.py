@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import os
 import select
 import socket
 import sys
 import threading
 import time
 import traceback
+from typing import NoReturn
 
 import numpy as np
 
@@ -147,6 +149,7 @@ def _serve(shared: Shared, channel: Channel) -> int:
     if not _load(shared):
         return 0
     shared.send({"ready": True})
+    watch_exits(shared.board)
     while not shared.stop_at:
         if _wait(channel, shared.board, BEAT_SECONDS) and not _listen(shared, channel):
             return 0
@@ -167,6 +170,17 @@ def _serve(shared: Shared, channel: Channel) -> int:
     shared.send({"done": _summary(shared, workers)})
     shared.close()
     return 0
+
+
+def watch_exits(board: Board) -> None:
+    """Has the thread noted that ends this process at once: a crash has a trace that names it, this would have none."""
+    end = os._exit
+
+    def leaving(status: int) -> NoReturn:
+        board.leave()
+        end(status)
+
+    os._exit = leaving
 
 
 def main(arguments: list[str]) -> int:

@@ -90,3 +90,32 @@ def test_nonsense_on_a_board_is_no_trouble(pair: tuple[Board, Board]) -> None:
     reader.last_beat()
     for board in pair:
         board.close()
+
+
+def test_the_thread_that_ends_its_process_is_the_last_one_whatever_others_do(pair: tuple[Board, Board]) -> None:
+    writer, reader = pair
+    writer.enter(1, Place.SUITE, "ends it")
+    other = threading.Thread(target=writer.enter, args=(0, Place.DRIVER, "execute"))
+    other.start()
+    other.join()
+    writer.leave()
+    other = threading.Thread(target=writer.enter, args=(0, Place.DRIVER, "execute again"))
+    other.start()
+    other.join()
+    slots = reader.slots()
+    assert max(slots, key=lambda slot: slot.since).text == "ends it"
+    assert slots[0].text == "execute"
+    for board in pair:
+        board.close()
+
+
+def test_a_thread_that_no_slot_is_of_leaves_none(pair: tuple[Board, Board]) -> None:
+    writer, reader = pair
+    writer.enter(0, Place.DRIVER, "execute")
+    other = threading.Thread(target=writer.leave)
+    other.start()
+    other.join()
+    writer.enter(0, Place.IDLE, "goes on")
+    assert reader.read(0).text == "goes on"
+    for board in pair:
+        board.close()
