@@ -80,7 +80,6 @@ class Scene:
         disturbances: what happens to the driver meanwhile.
         probe: asked of the driver when the clients are gone: it must still answer, and rightly.
         judges: what is looked at besides, names in `stress.judging.JUDGES`, each with what it is told.
-        memory: address space of the driver's process in bytes.
         sampling: seconds between two looks at what the driver's process uses.
         shortened: the length that the public test has, where this one is shorter.
     """
@@ -93,7 +92,6 @@ class Scene:
     disturbances: tuple[Disturbance, ...] = ()
     probe: TestCase | None = None
     judges: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    memory: int | None = None
     sampling: float = 0.25
     shortened: float | None = None
 

@@ -137,7 +137,6 @@ class Supervision:
             self.spec,
             deadline=self.deadline,
             log_path=self._log_path,
-            memory=self.scene.memory,
             spare=False,
             load_deadline=self._load_deadline,
             tag=self._tag,
