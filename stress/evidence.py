@@ -112,6 +112,8 @@ class ClientEnd:
             inside = [slot for slot in self.slots if slot.place == Place.DRIVER]
             if named or inside:
                 return (named or inside)[0]
+            if self.group.in_process and not any(slot.place == Place.SUITE for slot in self.slots):
+                return Slot(Place.DRIVER, text="no call of a client")
         return max(self.slots, key=lambda slot: slot.since, default=Slot())
 
 

@@ -114,7 +114,7 @@ KINDS: dict[str, Callable[[], object]] = {
     "segv": lambda: ctypes.string_at(0),
     "abort": os.abort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "fpe": lambda: os.kill(os.getpid(), signal.SIGFPE),
+    "fpe": lambda: signal.raise_signal(signal.SIGFPE),  # to this thread, as a division by zero does
     "exit": lambda: os._exit(0),
     "overflow": _overflow,
     "deadlock": _deadlock,

@@ -159,5 +159,7 @@ def drawn(count: int, seed: int, among: Sequence[Trial] | None = None) -> Iterat
     rng.shuffle(found)
     for trial in itertools.islice(itertools.cycle(found), count):
         after = 0 if trial.stage == "load" else rng.randrange(MOST_BEFORE)
-        threads = 1 if trial.kind in ("leak", "slow") else rng.choice((1, 1, 2, 3))
+        # Which of several threads in a process wrote to its connection, or closed it, nobody can tell.
+        alone = trial.kind in ("leak", "slow") or (trial.in_process and trial.kind in ("garbage", "close"))
+        threads = 1 if alone else rng.choice((1, 1, 2, 3))
         yield Trial(trial.kind, trial.stage, trial.driver, trial.in_process, after, threads)
