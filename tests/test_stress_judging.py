@@ -72,6 +72,11 @@ def test_a_trace_names_the_thread_that_died() -> None:
     assert ends(evidence(replace(dead, log=log.replace("0b", "0c")), driver=None))[1] == Side.CLIENT
     # A thread of the driver's own.
     assert ends(evidence(replace(dead, log=log.replace("0b", "ff")), driver=None))[1] == Side.DRIVER
+    # A signal that came when nobody called: what the suite does is its own, and nothing else is but the driver's.
+    idle = replace(IN_DRIVER, place=Place.IDLE)
+    stray = replace(dead, log=log.replace("0b", "ff"), slots=(idle, replace(idle, since=9.0)))
+    assert ends(evidence(stray, driver=None))[1] == Side.DRIVER
+    assert ends(evidence(replace(stray, slots=(idle, later)), driver=None))[1] == Side.CLIENT
 
 
 def test_a_client_of_a_service_dies_by_itself() -> None:
