@@ -35,6 +35,7 @@ WOVEN = 60  # percent: how often an operation that nothing fits is woven in, in 
 I32 = OperandType.TENSOR_INT32
 DEAD_ENDS = frozenset({OperationType.RANK, OperationType.RANDOM_MULTINOMIAL})
 MANY = 50  # operations, of which the results of one may be saturated
+HUNDREDS = 200  # operations, from which on two and a half in so many may be: where one is, others go on from it
 SATURATED = 0.6  # share of a result's elements at the ends from which on it says too little
 
 
@@ -64,7 +65,8 @@ class Drawn:
         # What may be computed as float16 must fit into it.
         relaxed = self.model.relax_computation_float32_to_float16
         farthest = dict.fromkeys(FARTHEST, FARTHEST[OperandType.TENSOR_FLOAT16]) if relaxed else FARTHEST
-        few = len(self.calls) // MANY  # of hundreds, some always are
+        count = len(self.calls)
+        few = (5 * count // 2 if count >= HUNDREDS else count) // MANY  # of hundreds, some always are
         return all(_in_range(call, farthest) for call in self.calls) and sum(map(_saturated, self.calls)) <= few
 
 

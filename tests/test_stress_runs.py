@@ -41,7 +41,7 @@ def test_a_right_driver_succeeds_and_all_is_on_record(tmp_path: Path, capsys: py
     records = read_run(folder).records
     assert {record.verdict for record in records.values()} == {"PASS"}
     threads = records["STRESS-parallel_inference-run-threads8-0"]
-    assert threads.numbers["executions"] > 8
+    assert threads.numbers["executions"] >= 8  # each of the threads has come to one at least
     assert any(note.startswith("shortened: 0.6 s, where the public test takes 1800 s") for note in threads.notes)
     assert "--only=parallel_inference/threads8 --seed=0" in threads.repeat
     killed = records["STRESS-client_early_termination-run-killed-0"]
