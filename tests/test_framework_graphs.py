@@ -185,6 +185,7 @@ def compare() -> Compared:
     return seen
 
 
+@pytest.mark.thorough
 def test_two_drivers_in_one_framework_give_the_results_of_the_reference() -> None:
     seen = compare()
     assert seen.graphs == GRAPHS, f"{SEEDS} seeds gave {seen.graphs} graphs with a part on both devices"

@@ -37,6 +37,7 @@ from tests.minimising import (
     tensor,
     tried,
 )
+from tests.thorough import one_in_three
 
 # Operation, type, fault, place of the fault, most elements that may be left. An operation has some that it cannot do
 # without: a convolution has an input, a filter and a bias, an LSTM some fifteen weights and states.
@@ -66,7 +67,9 @@ SINGLE = [
 ]
 
 
-@pytest.mark.parametrize(("code", "row", "key", "place", "most"), SINGLE, ids=lambda x: getattr(x, "name", str(x)))
+@pytest.mark.parametrize(
+    ("code", "row", "key", "place", "most"), one_in_three(SINGLE), ids=lambda x: getattr(x, "name", str(x))
+)
 def test_one_faulty_operation(code: Op, row: str, key: str, place: str, most: int) -> None:
     fails = tried(generic(code, key, place))
     case = next(case for case in graphs(code, row) if fails.judged(case).verdict == Verdict.FAIL)

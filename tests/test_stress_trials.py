@@ -9,6 +9,7 @@ import pytest
 from stress.result import Ending
 from tests.misbehaving import KINDS, ONLY_DRIVER, STAGES
 from tests.stress_trials import DEADLINE, Trial, attempt, combinations, drawn, wrong
+from tests.thorough import one_in_three
 
 # Every kind once, each stage and side several times.
 CHOSEN = [
@@ -42,7 +43,7 @@ CHOSEN = [
 ]
 
 
-@pytest.mark.parametrize("trial", CHOSEN, ids=lambda trial: trial.name)
+@pytest.mark.parametrize("trial", one_in_three(CHOSEN), ids=lambda trial: trial.name)
 def test_a_misbehaviour_is_classified(trial: Trial) -> None:
     result, evidence = attempt(trial)
     assert wrong(trial, result, evidence) == []

@@ -20,6 +20,7 @@ from nnhal.validate import violations
 from opset import OPSET
 from reference_driver.device import ReferenceDevice
 
+pytestmark = pytest.mark.thorough  # `make test` runs such cases against a driver
 SETTINGS = ({}, {"arithmetic": "float32", "order": "reversed"}, {"arithmetic": "float32", "order": "blocked"})
 # Types that no operation gives without elements.
 UNREACHED = {"DEQUANTIZE": 4, "AXIS_ALIGNED_BBOX_TRANSFORM": 2, "BOX_WITH_NMS_LIMIT": 0}
@@ -74,7 +75,6 @@ def test_both_ways_to_make_them_are_used(cases: list[TestCase]) -> None:
     assert lengths["ROI_ALIGN"] == {2}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: s.get("order", "float64"))
 def test_a_correct_driver_passes(cases: list[TestCase], settings: dict[str, str]) -> None:
     device = ReferenceDevice(**settings)

@@ -8,6 +8,7 @@ import pytest
 
 
 def one_in_three(values: Iterable[object]) -> list[object]:
-    """The values as parameters; all but each third are marked as thorough."""
+    """The values, of which a tuple is one for each argument, as parameters; all but each third are thorough."""
     marked = pytest.mark.thorough
-    return [pytest.param(value, marks=marked) if number % 3 else value for number, value in enumerate(values)]
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*row, marks=marked if number % 3 else ()) for number, row in enumerate(rows)]
