@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_void_p
 
 from drivers._nnapi_library import Library
@@ -28,11 +28,9 @@ from nnhal.errors import DriverError, invalid
 from nnhal.fences import SharedFence, SyncFence
 from nnhal.memory import Memory
 from nnhal.model import Request
-from nnhal.running import launch
+from nnhal.running import FencedReport, launch, launching, once_at_a_time
 from nnhal.types import ErrorStatus, FeatureLevel
-from nnhal.validate import validate_execution, validate_tokens
-
-FencedReport = Callable[[], FencedResult]
+from nnhal.validate import validate_execution, validate_token, validate_tokens
 
 
 class NativePreparedModel(PreparedModel):
@@ -134,7 +132,7 @@ class NativePreparedModel(PreparedModel):
         config: ExecutionConfig = DEFAULT_EXECUTION,
         deadline: int | None = None,
     ) -> None:
-        try:
+        with launching(callback):
             self.check(request, config, deadline)
             flight = _Flight(self, request, config)
             try:
@@ -143,9 +141,6 @@ class NativePreparedModel(PreparedModel):
             except BaseException:
                 flight.close()
                 raise
-        except DriverError as error:
-            callback.notify(error.status, ExecutionResult())
-            raise
         launch(callback, flight.end, "nnapi-execution", lost=_report_lost)
 
     def execute_fenced(
@@ -315,8 +310,7 @@ class _NativeBurst(Burst):
             pools.close()
 
     def release_memory_resource(self, token: int) -> None:
-        if token < 0:
-            raise invalid(f"memory token {token} is negative")
+        validate_token(token)
         self._prepared.library.free("Memory_free", self._memories.pop(token, 0))
 
     def close(self) -> None:
@@ -346,9 +340,7 @@ class _NativeExecution(Execution):
             raise
 
     def execute_synchronously(self, deadline: int | None = None) -> ExecutionResult:
-        if not self._busy.acquire(blocking=False):
-            raise DriverError(ErrorStatus.GENERAL_FAILURE, "a reusable execution runs once at a time")
-        try:
+        with once_at_a_time(self._busy):
             validate_execution(DEFAULT_EXECUTION, deadline)
             execution, library = self._execution, self._prepared.library
             if execution is None:
@@ -358,8 +350,6 @@ class _NativeExecution(Execution):
             else:
                 execution.set_deadline(deadline)
             return execution.result(library.code("Execution_compute", execution.address), "Execution_compute")
-        finally:
-            self._busy.release()
 
     def execute_fenced(
         self, wait_for: Sequence[Fence], deadline: int | None = None, duration: int | None = None

@@ -22,11 +22,11 @@ from nnhal.device import (
     Fence,
     PreparedModel,
 )
-from nnhal.errors import DriverError, invalid
+from nnhal.errors import DriverError
 from nnhal.model import BufferToken, Request
-from nnhal.running import FencedJob, FencedReport, launch
-from nnhal.types import FL3, FL4, FL8, ErrorStatus, ExecutionMode, FeatureLevel
-from nnhal.validate import validate_execution, validate_request, validate_tokens
+from nnhal.running import FencedJob, FencedReport, launch, launching, once_at_a_time
+from nnhal.types import FL3, FL4, FL8, ExecutionMode, FeatureLevel
+from nnhal.validate import validate_execution, validate_request, validate_token, validate_tokens
 
 
 class FrameworkPreparedModel(PreparedModel):
@@ -135,12 +135,8 @@ class FrameworkPreparedModel(PreparedModel):
         config: ExecutionConfig = DEFAULT_EXECUTION,
         deadline: int | None = None,
     ) -> None:
-        try:
+        with launching(callback):
             mine = self.checked(request, config, deadline)
-        except DriverError as error:
-            callback.notify(error.status, ExecutionResult())
-            raise
-
         launch(callback, lambda: self.run(mine, config, deadline), "framework-execution", self.lose)
 
     def execute_fenced(
@@ -215,8 +211,7 @@ class _FrameworkBurst(Burst):
         return self._prepared.run(mine, config, deadline, call)
 
     def release_memory_resource(self, token: int) -> None:
-        if token < 0:
-            raise invalid(f"memory token {token} is negative")
+        validate_token(token)
         for burst in self._bursts.values():
             burst.release_memory_resource(token)
 
@@ -248,14 +243,10 @@ class _FrameworkExecution(Execution):
                 lost(part.member, error, prepared.report)
 
     def execute_synchronously(self, deadline: int | None = None) -> ExecutionResult:
-        if not self._busy.acquire(blocking=False):
-            raise DriverError(ErrorStatus.GENERAL_FAILURE, "a reusable execution runs once at a time")
-        try:
+        with once_at_a_time(self._busy):
             validate_execution(self._config, deadline)
             call = self._run_inner if self._inner is not None else None
             return self._prepared.run(self._request, self._config, deadline, call)
-        finally:
-            self._busy.release()
 
     def _run_inner(
         self, part: Compiled, request: Request, config: ExecutionConfig, deadline: int | None

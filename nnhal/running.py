@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nnhal.device import NO_TIMING, ExecutionCallback, ExecutionResult, Fence, FencedResult, Timing
 from nnhal.errors import DriverError
@@ -12,6 +13,31 @@ from nnhal.fences import SharedFence
 from nnhal.types import ErrorStatus
 
 FencedReport = Callable[[], FencedResult]
+
+
+@contextlib.contextmanager
+def launching(callback: ExecutionCallback) -> Iterator[None]:
+    """A block in which an execution is checked and started: a callback is told of a refusal as the caller is."""
+    try:
+        yield
+    except DriverError as error:
+        callback.notify(error.status, ExecutionResult())
+        raise
+
+
+@contextlib.contextmanager
+def once_at_a_time(busy: threading.Lock) -> Iterator[None]:
+    """A run of a reusable execution.
+
+    Raises:
+        DriverError: GENERAL_FAILURE where another one is under way.
+    """
+    if not busy.acquire(blocking=False):
+        raise DriverError(ErrorStatus.GENERAL_FAILURE, "a reusable execution runs once at a time")
+    try:
+        yield
+    finally:
+        busy.release()
 
 
 def launch(

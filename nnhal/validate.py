@@ -31,6 +31,7 @@ __all__ = [
     "validate_preference",
     "validate_priority",
     "validate_request",
+    "validate_token",
     "validate_tokens",
     "violations",
 ]
@@ -150,6 +151,16 @@ def validate_tokens(request: Request, memory_tokens: Sequence[int]) -> None:
         DriverError: INVALID_ARGUMENT.
     """
     _refuse(token_violations(request, memory_tokens))
+
+
+def validate_token(memory_token: int) -> None:
+    """Refuses a memory token that none can be let go by.
+
+    Raises:
+        DriverError: INVALID_ARGUMENT.
+    """
+    if memory_token < 0:
+        raise invalid(f"memory token {memory_token} is negative")
 
 
 def _refuse(found: list[Violation]) -> None:

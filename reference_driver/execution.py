@@ -21,11 +21,11 @@ from nnhal.device import (
     PreparedModel,
     Timing,
 )
-from nnhal.errors import DriverError, invalid
+from nnhal.errors import DriverError
 from nnhal.model import Model, Request
-from nnhal.running import FencedJob, FencedReport, launch
+from nnhal.running import FencedJob, FencedReport, launch, launching, once_at_a_time
 from nnhal.types import FL4, LOOP_TIMEOUT_DEFAULT_NS, Array, ErrorStatus, FeatureLevel
-from nnhal.validate import validate_execution, validate_request, validate_tokens
+from nnhal.validate import validate_execution, validate_request, validate_token, validate_tokens
 from opset.branch import LoopTimedOutError
 from opset.call import Call
 from opset.evaluate import Result
@@ -70,13 +70,9 @@ class ReferencePreparedModel(PreparedModel):
         deadline: int | None = None,
     ) -> None:
         started = time.perf_counter_ns()
-        try:
+        with launching(callback):
             self.check(request)
             validate_execution(config, deadline)
-        except DriverError as error:
-            callback.notify(error.status, ExecutionResult())
-            raise
-
         launch(callback, lambda: self._run(request, config, deadline, started), "reference-execution")
 
     def execute_fenced(
@@ -173,8 +169,7 @@ class _ReferenceBurst(Burst):
         return self._prepared.execute_synchronously(request, config, deadline)
 
     def release_memory_resource(self, token: int) -> None:
-        if token < 0:
-            raise invalid(f"memory token {token} is negative")
+        validate_token(token)
 
 
 class _ReferenceExecution(Execution):
@@ -185,13 +180,9 @@ class _ReferenceExecution(Execution):
         self._busy = threading.Lock()
 
     def execute_synchronously(self, deadline: int | None = None) -> ExecutionResult:
-        if not self._busy.acquire(blocking=False):
-            raise DriverError(ErrorStatus.GENERAL_FAILURE, "a reusable execution runs once at a time")
-        try:
+        with once_at_a_time(self._busy):
             validate_execution(self._config, deadline)
             return self._prepared._run(self._request, self._config, deadline, time.perf_counter_ns())
-        finally:
-            self._busy.release()
 
     def execute_fenced(
         self, wait_for: Sequence[Fence], deadline: int | None = None, duration: int | None = None
