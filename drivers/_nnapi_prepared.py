@@ -217,6 +217,7 @@ class _Fenced:
         self._flight = flight
         self._wait_for = tuple(wait_for)
         self._result: FencedResult | None = None
+        self._lost: Exception | None = None
         self._fence = SharedFence.create()
 
     def start(self, deadline: int | None, duration: int | None) -> tuple[Fence | None, FencedReport]:
@@ -251,13 +252,21 @@ class _Fenced:
                 fence.wait()
         except DriverError as error:
             status, launched, fenced = error.status, NO_TIMING, NO_TIMING
+        except Exception as error:  # an answer that is none; `report` hands it on
+            status, self._lost = ErrorStatus.GENERAL_FAILURE, error
         finally:
             self._flight.close()
             self._result = FencedResult(status, launched, fenced)
             self._fence.signal(status)
 
     def report(self) -> FencedResult:
-        """Status and timing; GENERAL_FAILURE while the work is not done."""
+        """Status and timing; GENERAL_FAILURE while the work is not done.
+
+        Raises:
+            Exception: the library answered what is no answer.
+        """
+        if self._lost is not None:
+            raise self._lost
         return self._result or FencedResult(ErrorStatus.GENERAL_FAILURE)
 
 
