@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 HEAD = struct.Struct("<QQ")  # the last beat in CLOCK_MONOTONIC nanoseconds, and how many there were
-SLOT = struct.Struct("<IIQQQ8QH")  # edition, place, since, limit, thread, counters, bytes of the text
+SLOT = struct.Struct("<IIQQQI8QH")  # edition, place, since, limit, thread twice, counters, bytes of the text
 SLOT_BYTES = 512
 TEXT = 380  # bytes of what a thread does, at most
 READS = 50  # in search of a slot that nobody writes meanwhile
@@ -48,6 +48,7 @@ class Slot:
         limit: seconds that it may be there; 0 for any time.
         text: what it does.
         ident: the thread's, as crash traces name it.
+        number: the thread's, as the system counts it.
         counts: by `Count`.
     """
 
@@ -56,6 +57,7 @@ class Slot:
     limit: float = 0.0
     text: str = ""
     ident: int = 0
+    number: int = 0
     counts: tuple[int, ...] = (0,) * len(Count)
 
     def overdue(self, now: float) -> float:
@@ -72,6 +74,7 @@ class _Writing:
     since: int = 0
     limit: int = 0
     ident: int = 0
+    number: int = 0
     text: bytes = b""
     counts: list[int] = field(default_factory=lambda: [0] * len(Count))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -113,7 +116,8 @@ class Board:
             if self._left:
                 return
             slot.place, slot.text = place, text.encode()[:TEXT]
-            slot.since, slot.limit, slot.ident = time.monotonic_ns(), int(limit * 1e9), threading.get_ident()
+            slot.since, slot.limit = time.monotonic_ns(), int(limit * 1e9)
+            slot.ident, slot.number = threading.get_ident(), threading.get_native_id()
             self._write(thread, slot)
 
     def leave(self) -> None:
@@ -145,7 +149,7 @@ class Board:
         struct.pack_into("<I", self._map, start, slot.edition & 0xFFFFFFFF)
         self._map[start + SLOT.size : start + SLOT.size + len(slot.text)] = slot.text
         slot.edition += 1
-        head = (slot.edition & 0xFFFFFFFF, int(slot.place), slot.since, slot.limit, slot.ident)
+        head = (slot.edition & 0xFFFFFFFF, int(slot.place), slot.since, slot.limit, slot.ident, slot.number)
         SLOT.pack_into(self._map, start, *head, *slot.counts, len(slot.text))
 
     # ---- the supervisor's side
@@ -163,10 +167,10 @@ class Board:
             again = self._map[start : start + 4]
             if data[:4] == again and not data[0] & 1:
                 break
-        _, place, since, limit, ident, *counts, length = SLOT.unpack_from(data)
+        _, place, since, limit, ident, number, *counts, length = SLOT.unpack_from(data)
         text = data[SLOT.size : SLOT.size + min(length, TEXT)].decode(errors="replace")
         known = Place(place) if place in list(Place) else Place.IDLE  # a client may write anything here
-        return Slot(known, since / 1e9, limit / 1e9, text, ident, tuple(counts))
+        return Slot(known, since / 1e9, limit / 1e9, text, ident, number, tuple(counts))
 
     def slots(self) -> list[Slot]:
         """All slots."""

@@ -49,6 +49,12 @@ def _act(worker: Worker) -> None:
             return ACTIVITIES[worker.order.activity](worker)
 
 
+def _begin(gate: threading.Event, worker: Worker) -> None:
+    """Works once all threads are there."""
+    gate.wait()
+    _work(worker)
+
+
 def _work(worker: Worker) -> None:
     """The life of a thread."""
     shared = worker.shared
@@ -154,9 +160,11 @@ def _serve(shared: Shared, channel: Channel) -> int:
         if _wait(channel, shared.board, BEAT_SECONDS) and not _listen(shared, channel):
             return 0
     workers = [Worker(shared, number) for number in range(shared.order.threads)]
-    threads = [threading.Thread(target=_work, args=(worker,), daemon=True) for worker in workers]
+    gate = threading.Event()  # a driver in this process may use up its memory before the next thread is there
+    threads = [threading.Thread(target=_begin, args=(gate, worker), daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
+    gate.set()
     while any(thread.is_alive() for thread in threads):
         if _wait(channel, shared.board, BEAT_SECONDS) and not _listen(shared, channel):
             return 0

@@ -60,6 +60,7 @@ class ClientProcess:
         failed: number of failures, those not kept included.
         silent: what it told of a driver that does not answer: the words of the message.
         died: what it told of a driver that died.
+        frozen: when it was first seen to stand still, and the seconds of the processor that each thread had used then.
     """
 
     def __init__(self, order: Order, group: Group, spec: DriverSpec, tag: str, log_path: Path | None) -> None:
@@ -87,6 +88,7 @@ class ClientProcess:
         self.stopped = False
         self.ended_at: float | None = None
         self.usage = Usage(0)
+        self.frozen: tuple[float, dict[int, float]] | None = None
         self._slots: tuple[Slot, ...] | None = None
         self._tell(*packed(order, self.board, group.cases))
 

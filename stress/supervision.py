@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import random
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,9 @@ START_SECONDS = 60.0  # for a client to be ready
 LATE = 0.5  # seconds beyond a limit, before the client that should have told of it is taken to hang
 END_SECONDS = 3.0  # for clients to end when the run is decided, and for a driver to end when it is let go
 FROZEN = 0.5  # seconds without a beat, after which nothing in a client runs
+BUSY = 0.9  # share of what a process uses that stands still, by which one thread holds the others up
+# Numbers of kill, tkill and tgkill: what a thread is in that has a signal sent, as the system shows it.
+SENDING = {"x86_64": ("62", "200", "234"), "aarch64": ("129", "130", "131")}
 CATCH_UP = 0.3  # seconds for clients to say what they saw, after the driver's end
 
 
@@ -399,11 +403,12 @@ class Supervision:
         slots = client.slots()
         beat = max(client.beat(), client.ready_at, self.start)
         if now > beat + FROZEN:
-            # Nothing in it runs: whoever did something last has brought it about, and others only seem to hang.
-            slots = (max(slots, key=lambda slot: slot.since, default=Slot()),)
+            slots = (_culprit(client, slots, now),)
             if now > beat + self._allowed(client, beat, self.deadline):
                 self._hang(client, slots[0])
                 return
+        else:
+            client.frozen = None
         for slot in slots:
             if slot.overdue(now) <= 0:
                 continue
@@ -516,6 +521,49 @@ def _is_stopped(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     return False
+
+
+def _culprit(client: ClientProcess, slots: Sequence[Slot], now: float) -> Slot:
+    """The thread by which nothing in a client runs.
+
+    It sent the signal that stops all, or uses the processor alone, or else is the one that did something last.
+
+    The others only seem to hang: they wait for the interpreter. Who did something last need not be it: a call of a
+    driver may let others run before it holds them up.
+    """
+    sender = _sender(client.pid)
+    signalled = [slot for slot in slots if slot.number == sender]
+    if signalled:
+        return signalled[0]
+    used = _processor_seconds(client.pid)
+    if client.frozen is None:
+        client.frozen = now, used
+    since, before = client.frozen
+    busy = {number: seconds - before.get(number, 0.0) for number, seconds in used.items()}
+    if busy and now > since:
+        number = max(busy, key=lambda found: busy[found])
+        alone = busy[number] > BUSY * sum(busy.values()) > 0.0
+        burning = [slot for slot in slots if slot.number == number and alone]
+        if burning:
+            return burning[0]
+    return max(slots, key=lambda slot: slot.since, default=Slot())
+
+
+def _sender(pid: int) -> int:
+    """Number of the thread of a stopped process that sent a signal last of all; 0 where that cannot be told."""
+    if _is_stopped(pid):
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                if (task / "syscall").read_text().split()[0] in SENDING.get(platform.machine(), ()):
+                    return int(task.name)
+    return 0
+
+
+def _processor_seconds(pid: int) -> dict[int, float]:
+    """What each thread of a process has used of the processor; empty where that cannot be had."""
+    with contextlib.suppress(psutil.Error):
+        return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process(pid).threads()}
+    return {}
 
 
 def timed(pid: int, at: float, executions: int) -> Timed:

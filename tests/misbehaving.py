@@ -119,7 +119,7 @@ KINDS: dict[str, Callable[[], object]] = {
     "overflow": _overflow,
     "deadlock": _deadlock,
     "livelock": _spin,
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "stop": lambda: signal.raise_signal(signal.SIGSTOP),  # sent to the process, this thread would go on for a while
     "output": _print_for_ever,
     "children": _children,
     "grow": _grow,

@@ -18,8 +18,8 @@ from stress.scene import HOSTILE, JUDGED, Group, Scene
 GROUP = Group("infer")
 SCENE = Scene("x", "y", "what happens", (GROUP,), 10.0)
 COUNTS = tuple(5 if what == Count.EXECUTIONS else 0 for what in Count)
-IN_DRIVER = Slot(Place.DRIVER, 5.0, 10.0, "execute of ADD", 11, COUNTS)
-AT_WORK = Slot(Place.SUITE, 6.0, 10.0, "draws", 12, COUNTS)
+IN_DRIVER = Slot(Place.DRIVER, 5.0, 10.0, "execute of ADD", 11, counts=COUNTS)
+AT_WORK = Slot(Place.SUITE, 6.0, 10.0, "draws", 12, counts=COUNTS)
 
 
 def client(number: int = 0, group: Group = GROUP, **more: Any) -> ClientEnd:
