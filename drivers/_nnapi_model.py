@@ -98,6 +98,8 @@ class NativeModel:
             quant = ChannelQuantStruct(extra.channel_dim & 0xFFFFFFFF, len(scales), scales)
             call("Model_setOperandSymmPerChannelQuantParams", address, index, ctypes.byref(quant))
         elif extra is not None:
+            if not is_extension(operand.type):
+                raise DriverError(ErrorStatus.INVALID_ARGUMENT, f"operand {index} has parameters that its type has not")
             call("Model_setOperandExtensionData", address, index, bytes(extra), len(extra))
         if lifetime == OperandLifeTime.CONSTANT_COPY:
             data = self.model.operand_values[place.offset : place.offset + place.length]

@@ -132,6 +132,10 @@ def _changed(content: bytes, change: Tampering) -> bytes:
         return content
     if change.change == "truncate":
         return content[:place]
+    if change.change == "write":
+        return content[:place] + change.content + content[place + len(change.content) :]
+    if change.change == "cut":
+        return content[:place] + content[place + change.length :]
     if change.change == "flip":
         return content[:place] + bytes([content[place] ^ (1 << change.bit)]) + content[place + 1 :]
     raise ValueError(f"no change of a cache file is called {change.change!r}")

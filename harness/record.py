@@ -185,6 +185,7 @@ class Run:
         records: by id without digest, the last one of each.
         ended: whether every file of the run has its end marker, or a resumed run came to the end of all.
         damaged: lines that could not be read (the one in flight when the suite was killed).
+        end: the last end marker, or an empty one.
     """
 
     folder: Path
@@ -193,6 +194,7 @@ class Run:
     ended: bool
     damaged: int
     environment: dict[str, Any]
+    end: dict[str, Any] = field(default_factory=dict)
 
     @property
     def selected(self) -> int:
@@ -227,6 +229,7 @@ def read_run(folder: Path) -> Run:
     records: dict[str, Record] = {}
     finished: dict[Path, str] = {}  # by file: `end` or `resumed` where the last marker says so
     damaged = 0
+    end: dict[str, Any] = {}
     for file in files:
         finished[file] = ""
         for row in _rows(file):
@@ -234,18 +237,19 @@ def read_run(folder: Path) -> Run:
             record = _record(row) if row is not None and kind == "case" else None
             if record is not None:
                 records[f"{record.batch}-{record.number}"] = record
-            elif row is not None and kind in ("plan", "resume"):
+            elif row is not None and kind in ("plan", "resume") and _counts(row, kind == "plan"):
                 plan = plan or (_checked_plan(row, file) if kind == "plan" else {})
                 finished[file] = ""
-            elif row is not None and kind == "selected" and plan and isinstance(row.get("batches"), dict):
+            elif row is not None and kind == "selected" and plan and _counts(row, True):
                 plan |= {name: row[name] for name in ("selected", "batches", "seconds") if name in row}
             elif row is not None and kind == "end":
                 finished[file] = "resumed" if row.get("resumed") else "end"
+                end = row
             else:
                 damaged += 1
     everything = bool(plan) and len(records) >= int(plan.get("selected", 0))
     ended = all(finished.values()) or ("resumed" in finished.values() and everything)
-    return Run(folder, plan, records, ended, damaged, _environment(folder))
+    return Run(folder, plan, records, ended, damaged, _environment(folder), end)
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
@@ -258,6 +262,13 @@ def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
             except ValueError:
                 row = None
             yield row if isinstance(row, dict) else None
+
+
+def _counts(row: Mapping[str, Any], planned: bool) -> bool:
+    """Whether what a line says of numbers of cases is numbers; nothing is asked of a line that plans nothing."""
+    batches = row.get("batches", {})
+    numbers = [row.get("selected", 0), *(batches.values() if isinstance(batches, dict) else ["none"])]
+    return not planned or all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _checked_plan(row: dict[str, Any], file: Path) -> dict[str, Any]:

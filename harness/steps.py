@@ -93,13 +93,15 @@ class Tampering:
     Attributes:
         cache: number of the files.
         change: `truncate`, `extend`, `flip` (one bit), `empty`, `replace` (by another cache's), `garbage`, `swap` (the
-            first model file and the first data file with each other), `remember` (keeps a copy), `restore` (puts the
-            copy back).
+            first model file and the first data file with each other), `write` (other bytes over some), `cut` (takes
+            some out), `remember` (keeps a copy), `restore` (puts the copy back).
         data: the data files are meant, not the model files.
         file: which of them.
         place: where, as a share of the file's length.
         other: number of the cache whose files replace these.
         bit: which one of the byte is flipped.
+        content: what is written.
+        length: bytes that are cut out.
     """
 
     cache: int
@@ -109,6 +111,8 @@ class Tampering:
     place: float = 0.5
     other: int = 0
     bit: int = 4
+    content: bytes = b""
+    length: int = 0
 
 
 @dataclass(frozen=True)

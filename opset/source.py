@@ -59,11 +59,15 @@ class BytesSource:
         self._position = 0
 
     def integer(self, low: int, high: int) -> int:
-        span = high - low + 1
-        width = max(1, ((span - 1).bit_length() + 7) // 8)
+        width = self.width(low, high)
         piece = self._data[self._position : self._position + width]
         self._position += width
-        return low + int.from_bytes(piece, "little") % span
+        return low + int.from_bytes(piece, "little") % (high - low + 1)
+
+    @staticmethod
+    def width(low: int, high: int) -> int:
+        """Bytes of which an integer between two is made."""
+        return max(1, ((high - low).bit_length() + 7) // 8)
 
     def generator(self) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64(self.integer(0, 2**32 - 1)))

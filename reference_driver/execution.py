@@ -146,7 +146,10 @@ class ReferencePreparedModel(PreparedModel):
 
 
 def _check(call: Call) -> None:
-    """Refuses a call that breaks a rule of stage EXECUTION."""
+    """Refuses a call that breaks a rule of stage EXECUTION, or lacks a value that it needs."""
+    for name, argument in call.inputs.items():
+        if argument.omitted and not call.signature.form.operand(name).omittable:
+            raise DriverError(ErrorStatus.GENERAL_FAILURE, f"{call.definition.name} needs its operand {name}")
     found = violations(call)
     if found:
         raise DriverError(ErrorStatus.GENERAL_FAILURE, f"{call.definition.name} breaks {found[0]}")

@@ -401,7 +401,8 @@ class Supervision:
         """A client's thread is somewhere for too long, or the client as a whole does not run."""
         now = time.monotonic()
         slots = client.slots()
-        beat = max(client.beat(), client.ready_at, self.start)
+        # What a thread has noted shows that the client runs as a beat does, which may have to wait for its turn.
+        beat = max(client.beat(), client.ready_at, self.start, *(min(slot.since, now) for slot in slots))
         if now > beat + FROZEN:
             slots = (_culprit(client, slots, now),)
             if now > beat + self._allowed(client, beat, self.deadline):

@@ -108,6 +108,7 @@ int run(ANeuralNetworksExecution *execution, uint64_t until) {
     for (uint32_t i = 0; i < model->operand_count; i++)
         if (values[i].own) free(values[i].data);
     free(values);
+    deep_end(execution, code);
     execution->took = now() - start;
     return code;
 }

@@ -289,5 +289,6 @@ static int compute_one(const Operation *operation, Value *const *inputs, const V
 int compute(const Operation *operation, Value *const *inputs, const Value *output) {
     int code = compute_one(operation, inputs, output);
     if (!code) share(output);
+    if (!code) deep_compute(operation, inputs, output);
     return code;
 }

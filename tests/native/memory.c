@@ -37,6 +37,7 @@ int ANeuralNetworksMemory_createFromFd(size_t size, int protect, int fd, size_t 
 
 void ANeuralNetworksMemory_free(ANeuralNetworksMemory *memory) {
     if (!memory) return;
+    deep_memory_free(memory);
     if (memory->mapping) munmap(memory->mapping, memory->mapped);
     if (memory->own) free(memory->data);
     free(memory->roles);
@@ -139,6 +140,7 @@ int ANeuralNetworksMemory_createFromDesc(const ANeuralNetworksMemoryDesc *desc, 
     made->roles = calloc(desc->role_count, sizeof *made->roles);
     if (made->roles) memcpy(made->roles, desc->roles, desc->role_count * sizeof *made->roles);
     made->role_count = made->roles ? desc->role_count : 0;
+    deep_memory_make(made->roles, made->role_count);
     made->rank = desc->rank;
     memcpy(made->dims, desc->dims, sizeof made->dims);
     *memory = made;

@@ -170,7 +170,7 @@ int ANeuralNetworksModel_setOperandSymmPerChannelQuantParams(
 
 static uint32_t *indexes(const ANeuralNetworksModel *model, uint32_t count, const uint32_t *given) {
     for (uint32_t i = 0; i < count; i++)
-        if (given[i] >= model->operand_count) return NULL;
+        if (given[i] >= model->operand_count && !deep_index(model, given[i])) return NULL;
     uint32_t *copy = calloc(count ? count : 1, sizeof *copy);
     if (copy && count) memcpy(copy, given, count * sizeof *copy);
     return copy;

@@ -17,6 +17,22 @@ enum {
     FAULT_LEAK,    /* each execution keeps 256 KiB */
     FAULT_RACE,    /* results of all threads pass through one place */
     FAULT_HEAP,    /* one value too few is allocated, which the allocator hides */
+    /* Those of deep.c, for a fuzzer. */
+    FAULT_DEEP_HEAP,
+    FAULT_DEEP_STACK,
+    FAULT_DEEP_LOOP,
+    FAULT_DEEP_UNINITIALISED,
+    FAULT_DEEP_DIVIDE,
+    FAULT_DEEP_VALUE,
+    FAULT_DEEP_LEAK,
+    FAULT_DEEP_RACE,
+    FAULT_DEEP_SIGNED,
+    FAULT_DEEP_NULL,
+    FAULT_DEEP_INDEX,
+    FAULT_DEEP_WRAP,
+    FAULT_DEEP_RELEASE,
+    FAULT_DEEP_TOKEN,
+    FAULT_DEEP_TWICE,
 };
 #ifndef FAULT
 #define FAULT FAULT_NONE
@@ -110,6 +126,22 @@ struct ANeuralNetworksDevice {
     const char *name;
     int64_t level;
 };
+
+/* What a burst of a faulty library keeps. */
+typedef struct {
+    uint32_t count;
+    void *kept;
+} DeepBurst;
+
+/* Where the faults of deep.c are met; nothing happens in the sound library. */
+void deep_compute(const Operation *operation, Value *const *inputs, const Value *output);
+void deep_validate(const ANeuralNetworksModel *model, const Operation *operation);
+bool deep_index(const ANeuralNetworksModel *model, uint32_t index);
+bool deep_fits(const ANeuralNetworksMemory *memory, size_t offset, size_t length, bool output);
+void deep_burst(DeepBurst *burst, const ANeuralNetworksExecution *execution);
+void deep_memory_free(ANeuralNetworksMemory *memory);
+void deep_memory_make(const Role *roles, uint32_t count);
+void deep_end(const ANeuralNetworksExecution *execution, int code);
 
 size_t size_of_type(int32_t type); /* bytes of an element; 0 for a graph */
 bool is_scalar(int32_t type);

@@ -11,6 +11,7 @@
 
 struct ANeuralNetworksBurst {
     ANeuralNetworksCompilation *compilation;
+    DeepBurst deep;
 };
 
 struct ANeuralNetworksEvent {
@@ -184,7 +185,8 @@ static int bind_memory(ANeuralNetworksExecution *execution, bool output, int32_t
                        const ANeuralNetworksOperandType *type, const ANeuralNetworksMemory *memory, size_t offset,
                        size_t length) {
     if (!execution || !memory) return ANEURALNETWORKS_UNEXPECTED_NULL;
-    if (offset > memory->size || length > memory->size - offset) return ANEURALNETWORKS_BAD_DATA;
+    bool fits = offset <= memory->size && length <= memory->size - offset;
+    if (!fits && !deep_fits(memory, offset, length, output)) return ANEURALNETWORKS_BAD_DATA;
     if (memory->own) {
         if (offset || length || !is_made_for(memory, execution->compilation, output, index))
             return ANEURALNETWORKS_BAD_DATA;
@@ -292,6 +294,7 @@ int ANeuralNetworksExecution_compute(ANeuralNetworksExecution *execution) {
 int ANeuralNetworksExecution_burstCompute(ANeuralNetworksExecution *execution, ANeuralNetworksBurst *burst) {
     if (!execution || !burst) return ANEURALNETWORKS_UNEXPECTED_NULL;
     if (execution->compilation != burst->compilation) return ANEURALNETWORKS_BAD_DATA;
+    deep_burst(&burst->deep, execution);
     return ANeuralNetworksExecution_compute(execution);
 }
 

@@ -173,6 +173,7 @@ static bool convolution(const ANeuralNetworksModel *model, const Operation *oper
 }
 
 bool is_valid(const ANeuralNetworksModel *model, const Operation *operation) {
+    deep_validate(model, operation);
     bool (*rules)(const ANeuralNetworksModel *, const Operation *);
     switch (operation->type) {
     case ANEURALNETWORKS_ADD:
