@@ -8,6 +8,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -183,6 +184,11 @@ class Board:
             self._map.close()
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def latest(slots: Sequence[Slot]) -> Slot:
+    """Of those that are in something, who did something last; a thread that is idle brings nothing about."""
+    return max(slots, key=lambda slot: (slot.place != Place.IDLE, slot.since), default=Slot())
 
 
 def _size(threads: int) -> int:

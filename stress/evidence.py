@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.isolation import Sample
-from stress.board import Count, Place, Slot, total
+from stress.board import Count, Place, Slot, latest, total
 from stress.scene import Group
 
 _CULPRIT = re.compile(r"^Current thread (0x[0-9a-f]+)", re.MULTILINE)  # as faulthandler writes it
@@ -114,7 +114,7 @@ class ClientEnd:
                 return (named or inside)[0]
             if self.group.in_process and not any(slot.place == Place.SUITE for slot in self.slots):
                 return Slot(Place.DRIVER, text="no call of a client")
-        return max(self.slots, key=lambda slot: slot.since, default=Slot())
+        return latest(self.slots)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from harness.verdict import Verdict
 from nnhal.errors import DriverDied, SuiteError, UsageError
 from nnhal.loading import DriverSpec
 from nnhal.types import FeatureLevel
-from stress.board import Count, Place, Slot, total
+from stress.board import Count, Place, Slot, latest, total
 from stress.clients import ClientProcess
 from stress.disturbances import ACTS
 from stress.evidence import DriverEnd, Evidence, Silence, Timed
@@ -547,7 +547,7 @@ def _culprit(client: ClientProcess, slots: Sequence[Slot], now: float) -> Slot:
         burning = [slot for slot in slots if slot.number == number and alone]
         if burning:
             return burning[0]
-    return max(slots, key=lambda slot: slot.since, default=Slot())
+    return latest(slots)
 
 
 def _sender(pid: int) -> int:
