@@ -12,7 +12,12 @@ EXTRA := $(addprefix $(comma),$(filter litert,$(DRIVER_NAME)))
 # Hundreds of processes start; each would compile the whole suite anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: report test thorough check clean
+# Of `make nightly`: hours in all, of which fuzzing and random graphs get 0.4 each and stress the rest.
+HOURS ?= 4
+JOBS ?= 2
+NIGHT := $(shell awk 'BEGIN { print int($(HOURS) * 60 * 0.4) }')
+
+.PHONY: report test thorough check nightly clean
 
 report: $(VENV)/.suite$(EXTRA)
 	$(BIN)/python -m pytest --driver="$(DRIVER)" --profile=$(PROFILE) -q -n 2 --no-header --tb=no -rN
@@ -29,6 +34,17 @@ test: $(VENV)/.dev
 
 thorough: $(VENV)/.dev
 	$(BIN)/python -m pytest tests -q -n 4 --dist=loadfile --no-loadscope-reorder -rs -m thorough
+
+# What is known is kept in runs/: the next night goes on from it, and fails for what is new alone.
+nightly: $(VENV)/.suite$(EXTRA)
+	failed=0; \
+	$(BIN)/python -m fuzz --driver="$(DRIVER)" --for=$(NIGHT)m --jobs=$(JOBS) --seed=$$(date +%j) || failed=1; \
+	$(BIN)/python -m random_graph --driver="$(DRIVER)" --mix=small --mix=large --for=$(NIGHT)m --jobs=$(JOBS) \
+		--seed=$$(date +%j) || failed=1; \
+	$(BIN)/python -m stress --driver="$(DRIVER)" --preset=night --seed=$$(date +%j) || failed=1; \
+	for run in $$(ls -dt runs/*-fuzz-* runs/*-graphs-* runs/*-stress-* | head -3); do \
+		$(BIN)/python -m reports $$run || failed=1; done; \
+	exit $$failed
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -52,16 +52,20 @@ class SwiftSource(SeededSource):
 
 
 class BytesSource:
-    """Choices decoded from bytes, as a fuzzer mutates them; when they run out every choice is the lowest."""
+    """Choices decoded from bytes, as a fuzzer mutates them; when they run out every choice is the lowest.
+
+    Attributes:
+        position: bytes that were asked for so far.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._position = 0
+        self.position = 0
 
     def integer(self, low: int, high: int) -> int:
         width = self.width(low, high)
-        piece = self._data[self._position : self._position + width]
-        self._position += width
+        piece = self._data[self.position : self.position + width]
+        self.position += width
         return low + int.from_bytes(piece, "little") % (high - low + 1)
 
     @staticmethod

@@ -165,6 +165,7 @@ def _serve(shared: Shared, channel: Channel) -> int:
     for thread in threads:
         thread.start()
     gate.set()
+    begun = time.monotonic()
     while any(thread.is_alive() for thread in threads):
         if _wait(channel, shared.board, BEAT_SECONDS) and not _listen(shared, channel):
             return 0
@@ -172,6 +173,7 @@ def _serve(shared: Shared, channel: Channel) -> int:
             for thread in threads:
                 thread.join(BEAT_SECONDS)
                 shared.board.beat()
+    shared.numbers["working_seconds"] = time.monotonic() - begun
     if shared.hook is not None:
         with workers[0].own("before its end"):
             shared.hook(workers[0], "exit")

@@ -150,7 +150,9 @@ def _numbers(evidence: Evidence) -> dict[str, float]:
     numbers = {name: float(counts[name]) for name in ("executions", "preparations", "declined") if counts[name]}
     if evidence.seconds:
         numbers["seconds"] = round(evidence.seconds, 3)
-        numbers["executions_per_second"] = round(counts["executions"] / evidence.seconds, 3)
+        # Clients take a while to end; what they did, they did before.
+        working = [client.numbers.get("working_seconds", evidence.seconds) for client in evidence.clients]
+        numbers["executions_per_second"] = round(counts["executions"] / max(working, default=evidence.seconds), 3)
     latencies = [client.numbers for client in evidence.clients if client.group.role == JUDGED and client.numbers]
     for name in ("latency_p50", "latency_p90", "latency_p99", "latency_max"):
         known = [found[name] for found in latencies if name in found]

@@ -21,6 +21,7 @@ from opset.quantization import QUANTIZED
 from opset.source import BytesSource, SeededSource
 from opset.validation import applies, broken, holds, violations
 from opset.values import Values
+from tests.thorough import one_in_three
 
 SIGNATURES = [(d, s) for d in OPSET.values() for s in d.signatures]
 IDS = [f"{d.name}-{s.id}" for d, s in SIGNATURES]
@@ -46,7 +47,7 @@ def test_draws_are_valid_and_inferred(definition: OperationDef, signature: Signa
                 assert np.array_equal(result.stored, call.results[name].value, equal_nan=True)
 
 
-@pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
+@pytest.mark.parametrize(("definition", "signature"), one_in_three(SIGNATURES), ids=IDS)
 def test_draws_from_bytes_are_valid(definition: OperationDef, signature: Signature) -> None:
     rng = np.random.default_rng(7)
     for _ in range(10):
@@ -121,7 +122,7 @@ def changed(call: Call, name: str, rng: np.random.Generator) -> Call | None:
     return call.with_input(name, replace(argument, value=shuffled))
 
 
-@pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
+@pytest.mark.parametrize(("definition", "signature"), one_in_three(SIGNATURES), ids=IDS)
 def test_every_operand_matters(definition: OperationDef, signature: Signature) -> None:
     """Values of one input in another order must leave what is allowed in half of the draws or more."""
     if definition.name in READ_NO_VALUES:
@@ -153,7 +154,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
+@pytest.mark.parametrize(("definition", "signature"), one_in_three(SIGNATURES), ids=IDS)
 def test_generic_faults_are_found(definition: OperationDef, signature: Signature) -> None:
     """A result that is zero, shifted, reversed or negated is noticed in most draws where it changes anything."""
     tried = dict.fromkeys(FAULTS, 0)

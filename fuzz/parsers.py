@@ -1,0 +1,80 @@
+"""The suite's own readers of files and messages: whatever they are given, they answer or say what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import case_file
+from harness.case import TestCase
+from harness.record import read_run
+from harness.waivers import load_waivers
+from nnhal import wire
+from nnhal.device import CompilationConfig, ExecutionConfig
+from nnhal.errors import UsageError
+from nnhal.model import Model, Request
+from nnhal.validate import violations
+
+KINDS: tuple[type, ...] = (Model, Request, CompilationConfig, ExecutionConfig)
+SHARED = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path("/tmp")
+
+
+def read_wire(data: bytes) -> None:
+    """A message of the wire form, of every kind; a model that comes out of it is validated."""
+    for kind in KINDS:
+        try:
+            value: object = wire.loads(kind, data)
+        except ValueError:
+            continue
+        if isinstance(value, Model):
+            violations(value)
+
+
+def read_case(data: bytes) -> None:
+    """A saved case; what comes out of one is saved again."""
+    try:
+        case = case_file.loads(data, "it")
+    except UsageError:
+        return
+    assert isinstance(case, TestCase)
+    with contextlib.suppress(TypeError, ValueError):  # numbers that no Python value stands for
+        case_file.dumps(case)
+
+
+def read_waivers(data: bytes) -> None:
+    """A waiver file."""
+    with _file(data) as path, contextlib.suppress(UsageError):
+        waivers = load_waivers(path)
+        waivers.cover("ADD-float32-sync-drawn-0-abcdef", True)
+        waivers.complaints(filtered=False)
+
+
+def read_records(data: bytes) -> None:
+    """The records of a run."""
+    with _file(data) as path, contextlib.suppress(UsageError):
+        run = read_run(path.parent)
+        run.counts()
+
+
+@contextlib.contextmanager
+def _file(data: bytes):  # type: ignore[no-untyped-def]
+    """A file of these bytes, of which nothing stays behind."""
+    folder = SHARED / f"nncts-fuzz-{os.getpid()}"
+    folder.mkdir(exist_ok=True)
+    path = folder / "records.jsonl"
+    try:
+        path.write_bytes(data)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+READERS: dict[str, tuple[Callable[[bytes], None], tuple[str, ...]]] = {
+    "parse-wire": (read_wire, ("nnhal/wire.py", "nnhal/parts.py", "nnhal/model.py", "nnhal/validat*.py")),
+    "parse-case": (read_case, ("harness/case_file.py", "nnhal/wire.py", "nnhal/parts.py")),
+    "parse-waivers": (read_waivers, ("harness/waivers.py",)),
+    "parse-records": (read_records, ("harness/record.py",)),
+}
