@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from nnhal.model import Model, Request
 from nnhal.validate import violations
 
 KINDS: tuple[type, ...] = (Model, Request, CompilationConfig, ExecutionConfig)
-SHARED = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path("/tmp")
+ORDER = "NNCTS_FUZZ"  # names a file in the folder of a fuzzing process, which is removed whatever becomes of that
 
 
 def read_wire(data: bytes) -> None:
@@ -61,15 +62,11 @@ def read_records(data: bytes) -> None:
 @contextlib.contextmanager
 def _file(data: bytes):  # type: ignore[no-untyped-def]
     """A file of these bytes, of which nothing stays behind."""
-    folder = SHARED / f"nncts-fuzz-{os.getpid()}"
-    folder.mkdir(exist_ok=True)
-    path = folder / "records.jsonl"
-    try:
+    place = Path(os.environ[ORDER]).parent if ORDER in os.environ else None
+    with tempfile.TemporaryDirectory(prefix="nncts-fuzz-", dir=place) as folder:
+        path = Path(folder) / "records.jsonl"
         path.write_bytes(data)
         yield path
-    finally:
-        path.unlink(missing_ok=True)
-        folder.rmdir()
 
 
 READERS: dict[str, tuple[Callable[[bytes], None], tuple[str, ...]]] = {

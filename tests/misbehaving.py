@@ -202,7 +202,7 @@ class MisbehavingModel(PreparedModel):
         elif trouble.kind == "descriptors" and not trouble._count % 5:
             kept.append(os.dup(2))
         elif trouble.kind == "slow" and trouble.prepared > 1:
-            time.sleep(0.01)
+            time.sleep(0.03)  # much against what a busy machine does to a call
 
     def close(self) -> None:
         self._trouble.prepared -= 1

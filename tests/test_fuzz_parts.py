@@ -24,6 +24,7 @@ from harness.case_file import dumps, loads, seal
 from harness.driver import load_in_process
 from harness.guards import Arena
 from harness.verdict import Verdict
+from harness.waivers import load_waivers
 from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
 from opset.source import BytesSource
@@ -151,10 +152,13 @@ def test_a_count_that_is_no_number_is_a_damaged_line(tmp_path: Path) -> None:
     assert run.selected == 0
 
 
-def test_no_file_of_a_reader_stays_behind() -> None:
-    before = set(parsers.SHARED.glob("nncts-fuzz-*"))
+def test_files_of_a_reader_are_where_they_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setenv(parsers.ORDER, str(tmp_path / "order"))
+    monkeypatch.setattr(parsers, "load_waivers", lambda path: seen.append(path) or load_waivers(path))
     parsers.read_waivers(b"\xff")
-    assert set(parsers.SHARED.glob("nncts-fuzz-*")) == before
+    assert seen[0].is_relative_to(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 # --- choices, seeds and words -----------------------------------------------------------------------------------------
