@@ -8,25 +8,26 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from fuzz.again import minimized, reproduced
 from fuzz.campaign import Campaign, Ground
 from fuzz.covering import needs_fuzzer
 from fuzz.folder import KNOWN, RunFolder, read_fuzzing
-from fuzz.known import Known, ask
+from fuzz.known import Known
+from fuzz.opening import asked, opened
 from fuzz.page import write_coverage
-from fuzz.plan import DEFAULT_SECONDS, Plan, Way, default_state, target_names, way_of
+from fuzz.plan import DEFAULT_SECONDS, Plan, Way, default_state
 from fuzz.progress import Progress, Standing, Tally
 from fuzz.state import State
 from fuzz.summary import summary
 from fuzz.targets import DRIVER, GROUPS, OWN, TARGETS, targets_of
-from harness.driver import DriverFacts, open_driver
+from harness.command_line import CommandParser
+from harness.driver import DriverFacts
 from harness.isolation import DEADLINE
 from harness.option_values import level_of, memory_of
 from harness.record import Run
 from harness.waivers import load_waivers
-from nnhal.errors import DriverDied, DriverTimedOut, UncleanError, UsageError
+from nnhal.errors import UsageError
 from nnhal.loading import REFERENCE, DriverSpec
 from random_graph.folder import drop_folder, new_folder
 from random_graph.plan import checked_seed, seconds_of
@@ -48,13 +49,8 @@ Ctrl-C ends in order: what was found is looked at no more, and --resume goes on.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see python -m fuzz --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m fuzz",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -127,7 +123,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     seconds = DEFAULT_SECONDS if options.time is None else seconds_of(options.time)
     return Plan(
         driver,
-        target_names(targets),
+        tuple(target.name for target in targets),
         seconds,
         options.jobs or 1,
         checked_seed(options.seed or 0),
@@ -208,21 +204,8 @@ def _driver(plan: Plan, folder: Path) -> tuple[Way, DriverFacts, Known]:
     Raises:
         UsageError: it cannot be loaded, or does not say what it is.
     """
-    way = way_of(plan.driver, isolated=plan.isolated)
-    driver = open_driver(
-        DriverSpec.parse(way.text),
-        log_path=folder / "driver.log",
-        deadline=plan.deadline,
-        memory=memory_of(plan.memory),
-        spare=False,
-    )
-    try:
-        facts, known = ask(driver.device, level_of(plan.level))
-    except (DriverDied, DriverTimedOut, UncleanError) as error:
-        raise UsageError(f"driver {plan.driver!r} does not answer what comes before fuzzing: {error}") from None
-    finally:
-        driver.close()
-    return way, facts, known
+    with opened(plan, folder / "driver.log") as (way, driver):
+        return way, *asked(plan, driver)
 
 
 def _applicable(plan: Plan, known: Known | None) -> Plan:

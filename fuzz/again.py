@@ -5,30 +5,27 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from fuzz.folder import KNOWN
 from fuzz.graphs import with_digest
-from fuzz.known import Known, ask
-from fuzz.plan import Plan, way_of
+from fuzz.known import Known
+from fuzz.opening import asked, opened
+from fuzz.plan import Plan
 from fuzz.reducing import reduced
 from fuzz.targets import TARGETS, Target
 from fuzz.triage import BUDGET, USUAL
 from harness.case import TestCase
 from harness.case_file import load
-from harness.driver import Driver, open_driver
+from harness.driver import Driver
 from harness.listing import listing
 from harness.minimize import main as minimize_case
 from harness.minimize import prober
-from harness.option_values import level_of, memory_of
 from harness.record import record_of
 from harness.searching import alike
 from harness.session import failure_text
 from harness.verdict import BAD, Judgement
 from nnhal.errors import UsageError
-from nnhal.loading import DriverSpec
 from reports.text import clean
 
 GOOD, BAD_STATUS = 0, 1
@@ -61,24 +58,7 @@ def _known(file: Path, driver: Driver, plan: Plan) -> Known:
     for folder in file.resolve().parents[:2]:
         with contextlib.suppress(OSError, ValueError):
             return Known.from_json((folder / KNOWN).read_text(encoding="utf-8"))
-    return ask(driver.device, level_of(plan.level))[1]
-
-
-@contextlib.contextmanager
-def _opened(plan: Plan):  # type: ignore[no-untyped-def]
-    way = way_of(plan.driver, isolated=plan.isolated)
-    with tempfile.TemporaryDirectory(prefix="nncts-fuzz-") as folder:
-        driver = open_driver(
-            DriverSpec.parse(way.text),
-            log_path=Path(folder) / "driver.log",
-            deadline=plan.deadline,
-            memory=memory_of(plan.memory),
-            spare=False,
-        )
-        try:
-            yield driver
-        finally:
-            driver.close()
+    return asked(plan, driver)[1]
 
 
 def reproduced(plan: Plan, file: Path, names: tuple[str, ...]) -> int:
@@ -91,7 +71,7 @@ def reproduced(plan: Plan, file: Path, names: tuple[str, ...]) -> int:
         target.read(_read(file))
         sys.stdout.write(f"{file}: read or refused as it should be\n")
         return GOOD
-    with _opened(plan) as driver:
+    with opened(plan) as (_, driver):
         case, known = _case_of(plan, file, names, driver)
         for pages in (False, True):
             with contextlib.closing(prober(driver, level=known.level, pages=pages)) as probe:
@@ -135,7 +115,7 @@ def minimized(plan: Plan, file: Path, names: tuple[str, ...]) -> int:
     if target.read is not None:
         raise UsageError(f"target {target.name} is a reader of the suite's own; its findings are small already")
     data = _read(file)
-    with _opened(plan) as driver:
+    with opened(plan) as (_, driver):
         known = _known(file, driver, plan)
 
         def case_of(found: bytes) -> TestCase | None:
@@ -161,6 +141,6 @@ def minimized(plan: Plan, file: Path, names: tuple[str, ...]) -> int:
             last = probe.patient(made)
         out = file.with_name(f"{file.stem}.minimised{file.suffix}")
         out.write_bytes(small)
-        _tell(replace(plan), with_digest(made), last, driver.log, out)
+        _tell(plan, with_digest(made), last, driver.log, out)
         sys.stdout.write(f"{len(small)} of {len(data)} bytes are left; the driver was asked {asked} times\n{out}\n")
     return GOOD

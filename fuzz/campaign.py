@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fuzz.covering import environment_for
@@ -21,11 +21,10 @@ from fuzz.merging import pruned
 from fuzz.plan import SHORTEST, Plan, Way
 from fuzz.progress import Progress, Standing, Tally, rows_of
 from fuzz.seeds import write_dictionary
-from fuzz.slices import Slice, arguments_of
+from fuzz.slices import Slice, arguments_of, order_of
 from fuzz.state import Finding, State
 from fuzz.targets import TARGETS
 from fuzz.triage import INPUT, ORDER, RESULT, Suspect, TriageOrder
-from fuzz.worker import Order
 from harness.interrupting import interruptible
 from harness.option_values import memory_of
 from harness.process import SupervisedProcess, environment
@@ -226,21 +225,18 @@ class Campaign:
             folders.append(str(state.seeds(target, ground.known or Known.nothing()).resolve()))
         digest = hashlib.sha256(f"{plan.seed}/{name}/{self._turns[name]}".encode()).digest()
         seed = int.from_bytes(digest[:4], "little") % (1 << 31) or 1
-        driver = way is not None and target.read is None
-        order = Order(
-            target=name,
-            driver=way.text if way and driver else "",
-            known=ground.known.to_json() if ground.known and driver else "",
-            covered=way.covered if way and driver else target.files,
-            in_process=way.in_process if way and driver else False,
-            folder=str(self._work / f"slice{self._number}"),
-            corpus=tuple(folders),
-            arguments=arguments_of(seconds, seed, target.longest, words),
+        order = order_of(
+            target,
+            way,
+            ground.known,
+            str(self._work / f"slice{self._number}"),
+            folders,
+            arguments_of(seconds, seed, target.longest, words),
             deadline=plan.deadline,
             memory=memory_of(plan.memory),
-            leaks=bool(way and way.in_process and driver),
             checked=state.checked(name),
         )
+        order = replace(order, leaks=order.in_process)
         log = ground.folder.folder / "driver.log"
         self._slices.append(Slice(order, way or Way("", False, True, ()), seconds, log))
 

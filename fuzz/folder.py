@@ -25,7 +25,6 @@ from nnhal.loading import DriverSpec
 
 RECORDS, FAILURES = "records.jsonl", "failures"
 KNOWN = "fuzz.json"  # what was known of the driver when its inputs became cases
-BATCH = "FUZZ-{target}-sync-fuzzed"
 
 
 class RunFolder:
@@ -34,7 +33,7 @@ class RunFolder:
     Attributes:
         counts: records by verdict.
         failed: failures that no waiver covers and that were not known before.
-        before: numbers of the parts that this one goes on with, by target: inputs, seconds.
+        records: those so far, earlier parts included.
     """
 
     def __init__(self, folder: Path, driver: str, arguments: Sequence[str], waivers: Waivers) -> None:

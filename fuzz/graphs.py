@@ -16,6 +16,7 @@ from conformance.mutations import MUTATIONS
 from fuzz.attempt import Attempt
 from fuzz.fields import edit_model
 from fuzz.known import Known
+from fuzz.vehicles import is_known_size
 from harness.case import Origin, Step, TestCase
 from harness.case_file import seal
 from harness.expectations import Expectation, Expected, Rejects, Returns, Unspecified
@@ -23,7 +24,7 @@ from harness.make import INVALID, graph_case, graph_question
 from harness.outcome import Outcome
 from harness.steps import Action
 from nnhal import wire
-from nnhal.model import Model, is_known, is_tensor
+from nnhal.model import Model, is_tensor
 from nnhal.types import OPERAND_TYPES, Array, ExecutionMode, FeatureLevel, OperandType
 from nnhal.validate import Violation, violations
 from opset.call import Argument
@@ -55,7 +56,7 @@ def valid_graph(source: Source, known: Known) -> Attempt | None:
     drawn = _drawn(source, known)
     if drawn is None or not drawn.sound:
         return None
-    if mode == ExecutionMode.FENCED and not all(_sized(drawn.model, i) for i in drawn.model.main.output_indexes):
+    if mode == ExecutionMode.FENCED and not all(is_known_size(drawn.model, i) for i in drawn.model.main.output_indexes):
         mode = ExecutionMode.SYNCHRONOUS  # a fenced execution reports no sizes
     origin = origin_of("models")
     question = graph_question(drawn.model, origin)
@@ -78,12 +79,6 @@ def _drawn(source: Source, known: Known) -> Drawn | None:
         return draw_model(source, known.mix)
     except (UnsatisfiableError, ValueError):
         return None
-
-
-def _sized(model: Model, index: int) -> bool:
-    """Whether the model says all of an operand's dimensions."""
-    operand = model.main.operands[index]
-    return not is_tensor(operand.type) or is_known(operand.dimensions)
 
 
 def _outputs(drawn: Drawn) -> list[Argument]:

@@ -57,7 +57,7 @@ class Known:
 
     @classmethod
     def nothing(cls) -> Known:
-        """What is known without a driver: all operations, and no vehicles."""
+        """What is known without a driver: all operations, and a few vehicles."""
         names = tuple(definition.name for definition in OPSET.values())
         return cls(max(FeatureLevel), (ExecutionMode.SYNCHRONOUS,), False, False, True, True, names, (1, 3, 4))
 

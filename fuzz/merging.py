@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuzz.covering import environment_for
-from fuzz.slices import arguments_of
-from fuzz.worker import ORDER, Order
+from fuzz.slices import arguments_of, order_of
+from fuzz.worker import ORDER
 from harness.process import TAG, environment
 from nnhal.loading import ROOT, DriverSpec
 
@@ -49,20 +49,17 @@ def pruned(ground: Ground, target: Target, work: Path) -> bool:
     program = folder / "fuzz"
     program.write_text(textwrap.dedent(PROGRAM).format(python=sys.executable, root=str(ROOT)), encoding="utf-8")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    way, known = ground.way, ground.known
-    driver = way is not None and target.read is None
-    order = Order(
-        target=target.name,
-        driver=way.text if way and driver else "",
-        known=known.to_json() if known and driver else "",
-        covered=way.covered if way and driver else target.files,
-        in_process=way.in_process if way and driver else False,
-        folder=str(folder),
-        corpus=(str(fresh), str(corpus.resolve())),
-        arguments=arguments_of(MERGE_SECONDS, 1, target.longest, folder / "words", "-merge=1"),
+    words = folder / "words"
+    words.touch()
+    order = order_of(
+        target,
+        ground.way,
+        ground.known,
+        str(folder),
+        (str(fresh), str(corpus.resolve())),
+        arguments_of(MERGE_SECONDS, 1, target.longest, words, "-merge=1"),
         deadline=ground.plan.deadline,
     )
-    (folder / "words").touch()
     order.save(folder / "order")
     spec = DriverSpec.parse(order.driver) if order.driver else DriverSpec("", "")
     env = {**environment(spec, f"{os.getpid()}-merge"), **environment_for(spec), ORDER: str(folder / "order")}

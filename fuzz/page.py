@@ -18,19 +18,17 @@ from typing import Any
 from jinja2 import Environment
 
 from fuzz.covering import environment_for
-from fuzz.known import Known, ask
-from fuzz.plan import Plan, Way, way_of
+from fuzz.known import Known
+from fuzz.opening import asked, opened
+from fuzz.plan import Plan, Way
 from fuzz.reach import LINES, ORDER, RESULT, ReachOrder
-from fuzz.slices import arguments_of
+from fuzz.slices import arguments_of, order_of
 from fuzz.state import State
 from fuzz.targets import TARGETS
 from fuzz.worker import ORDER as WORKER_ORDER
-from fuzz.worker import Order
-from harness.driver import open_driver
 from harness.environment import SUITE_VERSION
-from harness.option_values import level_of
 from harness.process import environment
-from nnhal.errors import DriverDied, DriverTimedOut, UncleanError, UsageError
+from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
 
 INDEX = "index.html"
@@ -99,7 +97,8 @@ def write_coverage(plan: Plan, folder: Path) -> int:
         UsageError: there is no corpus, the driver cannot be loaded, or the folder cannot be written.
     """
     state = State.open(Path(plan.state))
-    way, known = _asked(plan)
+    with opened(plan) as (way, driver):
+        _, known = asked(plan, driver)
     corpora = {}
     for name in plan.targets:
         if TARGETS[name].read is None and not TARGETS[name].barred(known):
@@ -118,17 +117,6 @@ def write_coverage(plan: Plan, folder: Path) -> int:
     (folder / INDEX).write_text(_page(plan, way, found, functions, inputs), encoding="utf-8")
     sys.stdout.write(f"{inputs} inputs were run; the page: {folder / INDEX}\n")
     return 0
-
-
-def _asked(plan: Plan) -> tuple[Way, Known]:
-    way = way_of(plan.driver, isolated=plan.isolated)
-    driver = open_driver(DriverSpec.parse(way.text), log_path=Path(os.devnull), deadline=plan.deadline, spare=False)
-    try:
-        return way, ask(driver.device, level_of(plan.level))[1]
-    except (DriverDied, DriverTimedOut, UncleanError) as error:
-        raise UsageError(f"driver {plan.driver!r} does not answer what comes before fuzzing: {error}") from None
-    finally:
-        driver.close()
 
 
 def _environment(text: str, **more: str) -> dict[str, str]:
@@ -162,17 +150,8 @@ def _functions(plan: Plan, way: Way, known: Known, corpora: dict[str, list[str]]
         with tempfile.TemporaryDirectory(prefix="nncts-reach-") as folder:
             words = Path(folder) / "words"
             words.touch()
-            order = Order(
-                target=name,
-                driver=way.text,
-                known=known.to_json(),
-                covered=(),
-                in_process=True,
-                folder=folder,
-                corpus=tuple(places),
-                arguments=arguments_of(0, 1, TARGETS[name].longest, words, "-runs=0", "-print_coverage=1"),
-                deadline=plan.deadline,
-            )
+            arguments = arguments_of(0, 1, TARGETS[name].longest, words, "-runs=0", "-print_coverage=1")
+            order = order_of(TARGETS[name], way, known, folder, places, arguments, deadline=plan.deadline)
             order.save(Path(folder) / "order")
             env = _environment(way.text, **{WORKER_ORDER: str(Path(folder) / "order")})
             line = [sys.executable, "-m", "fuzz.worker"]
@@ -199,7 +178,7 @@ def _page(plan: Plan, way: Way, found: dict[str, Any], functions: list[Function]
             "count": sum(kinds[name].values()),
             "kinds": ", ".join(f"{kind} {count}" for kind, count in sorted(kinds[name].items(), key=lambda i: -i[1])),
         }
-        for name in sorted({*kinds, *_names(plan)})
+        for name in sorted({*kinds, *_names()})
     ]
     answers = []
     for words, count in sorted(found["answers"].items()):
@@ -230,7 +209,7 @@ def _page(plan: Plan, way: Way, found: dict[str, Any], functions: list[Function]
     )
 
 
-def _names(plan: Plan) -> list[str]:
+def _names() -> list[str]:
     from opset import OPSET
 
     return [definition.name for definition in OPSET.values()]

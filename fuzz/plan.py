@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.covering import is_covered, parts_of, preload_of
-from fuzz.targets import Target
 from harness.isolation import DEADLINE
 from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec, adapter_of
+from random_graph.folder import file_name
 
 DEFAULT_SECONDS = 600
 INPUT_SECONDS = 10.0  # that one input may take in the fuzzing process
@@ -139,13 +139,6 @@ def _is_adapter(spec: DriverSpec) -> bool:
     return True
 
 
-def target_names(targets: list[Target]) -> tuple[str, ...]:
-    """The names of targets."""
-    return tuple(target.name for target in targets)
-
-
 def default_state(driver: str) -> Path:
     """Where the state of a driver is kept when nothing else is said."""
-    from fuzz.state import folder_name
-
-    return Path("runs") / "fuzz" / folder_name(driver or "own")
+    return Path("runs") / "fuzz" / (file_name(driver or "own") or "driver")

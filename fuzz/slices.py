@@ -11,15 +11,18 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from fuzz.board import Board, Reading
 from fuzz.covering import environment_for
+from fuzz.known import Known
 from fuzz.plan import INPUT_SECONDS, MOST_RSS, Way
 from fuzz.signature import crash_place
+from fuzz.targets import Target
 from fuzz.triage import Suspect
 from fuzz.worker import ORDER, Order
 from harness.process import SupervisedProcess, environment, find_crash_trace
@@ -185,6 +188,30 @@ def _end_of(log: str, place: tuple[str, ...]) -> str:
     """The part of a log that says what happened: from a report on, else its end."""
     trace = find_crash_trace(log, lines=80) if place else None
     return (trace or log)[-LOG:]
+
+
+def order_of(
+    target: Target,
+    way: Way | None,
+    known: Known | None,
+    folder: str,
+    corpus: Sequence[str],
+    arguments: Sequence[str],
+    **more: Any,
+) -> Order:
+    """What a process is to do for a target; a reader of the suite's own needs nothing of a driver."""
+    apart = way is None or target.read is not None
+    return Order(
+        target=target.name,
+        driver="" if way is None or apart else way.text,
+        known="" if known is None or apart else known.to_json(),
+        covered=target.files if way is None or apart else way.covered,
+        in_process=way is not None and not apart and way.in_process,
+        folder=folder,
+        corpus=tuple(corpus),
+        arguments=tuple(arguments),
+        **more,
+    )
 
 
 def arguments_of(seconds: int, seed: int, longest: int, words: Path, *more: str) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -134,8 +133,3 @@ class State:
         """Notes more of them."""
         with (self.folder / f"checked-{target}").open("a", encoding="ascii") as file:
             file.writelines(f"{name}\n" for name in names)
-
-
-def folder_name(driver: str) -> str:
-    """The name of a driver's state below the default place."""
-    return re.sub(r"[^A-Za-z0-9.=-]+", "-", driver)[-80:].strip("-") or "driver"

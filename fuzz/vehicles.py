@@ -74,7 +74,7 @@ def vehicle(mix: Mix, seed: int) -> Vehicle | None:
 
 
 def is_known_size(model: Model, index: int) -> bool:
-    """Whether the model says all of an operand's dimensions, and it has elements."""
+    """Whether the model says all of an operand's dimensions."""
     operand = model.main.operands[index]
     return not is_tensor(operand.type) or is_known(operand.dimensions)
 

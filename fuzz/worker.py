@@ -241,11 +241,6 @@ class Worker:
                 words = f"each run keeps {min(steps)} {unit}: {', '.join(map(str, values))} after {len(values)} runs"
                 self._found(data, "FAIL", "LEAK", "end", words, f"leak {name}")
 
-    def close(self) -> None:
-        """Ends the driver."""
-        if self._driver is not None:
-            self._driver.close()
-
 
 class Meter:
     """What this process holds: descriptors, threads, and memory of a native driver's allocator."""

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import Progress as Display
@@ -24,6 +23,7 @@ from rich.progress import Progress as Display
 from harness.branches import open_graphs, shrink_graphs
 from harness.case import Origin, TestCase
 from harness.case_file import load, save, seal
+from harness.command_line import CommandParser
 from harness.cuts import bypass_operations, drop_operands, drop_operations, drop_outputs, fix_operations
 from harness.driver import Driver, ask_facts, open_driver
 from harness.editable import take_apart
@@ -202,13 +202,8 @@ exit status:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see python -m harness.minimize --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m harness.minimize",
         description=DESCRIPTION,
         epilog=EPILOG,

@@ -9,8 +9,8 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from harness.command_line import CommandParser
 from harness.environment import SUITE_VERSION
 from harness.isolation import DEADLINE
 from harness.option_values import level_of, memory_of
@@ -53,13 +53,8 @@ on.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see python -m random_graph --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m random_graph",
         description=DESCRIPTION,
         epilog=EPILOG,

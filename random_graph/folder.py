@@ -179,10 +179,15 @@ class DriverRun:
         self._records.close()
 
 
+def file_name(driver: str) -> str:
+    """A driver's name as it can stand in that of a folder."""
+    return re.sub(r"[^A-Za-z0-9.=-]+", "-", driver)[-80:].strip("-")
+
+
 def new_folder(runs: Path, driver: str, suite: str = "graphs") -> Path:
     """A folder for a driver's run that nobody has."""
     stamp = datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
-    name = re.sub(r"[^A-Za-z0-9.=-]+", "-", driver)[-80:].strip("-")
+    name = file_name(driver)
     number = 1
     while True:
         folder = runs / (f"{stamp}-{suite}-{name}" + (f"-{number}" if number > 1 else ""))

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from harness.command_line import CommandParser
 from harness.record import Run, read_run
 from nnhal.errors import UsageError
 from reports import compare, headline, html, junit
@@ -30,13 +30,8 @@ exit status:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see python -m reports --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m reports",
         description=DESCRIPTION,
         epilog=EPILOG,

@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from harness.command_line import CommandParser
 from harness.interrupting import interruptible
 from harness.isolation import DEADLINE
 from harness.option_values import level_of, matching
@@ -46,17 +47,12 @@ Ctrl-C ends the run that is under way, which then has no record; --resume goes o
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see python -m stress --help")
-
-
 class Interrupted(Exception):
     """Somebody wants it to end."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m stress",
         description="Puts drivers under stress. Each run ends in SUCCESS, FAILURE, HANG or CRASH, with the reason.",
         epilog=EPILOG,

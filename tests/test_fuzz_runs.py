@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,14 @@ import pytest
 from fuzz.__main__ import main
 from fuzz.targets import TARGETS
 from harness.case_file import load
-from harness.record import Run, read_run
+from harness.record import read_run
+from tests.campaign_runs import Ran
 from tests.native_library import build, compiler
 from tests.plugin_runs import ROOT, SECONDS, once
 
 RELEASED = "faulty,fault=buffer.released"
 CLANG = compiler("clang")
 COUNTED = ("-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=undefined")
-
-
-@dataclass(frozen=True)
-class Ran:
-    status: int
-    out: str
-    err: str
-    folder: Path
-
-    @property
-    def run(self) -> Run:
-        return read_run(self.folder)
 
 
 def command(place: Path, *arguments: str) -> list[str]:
