@@ -29,7 +29,7 @@ from stress.board import Board, Place
 from stress.order import Service, unpacked
 from stress.work import Lost, Shared, Stop, Worker
 
-BEAT_SECONDS = 0.05
+BEAT_SECONDS = 0.1
 PERCENTILES = (50, 90, 99)
 
 

@@ -6,6 +6,7 @@ Nothing here judges. Whatever happens, all processes are gone when `run` returns
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import random
@@ -35,7 +36,7 @@ from stress.evidence import DriverEnd, Evidence, Silence, Timed
 from stress.order import Order, Service
 from stress.scene import HOSTILE, Disturbance, Scene
 
-TICK = 0.02  # seconds between two looks, where nothing else wakes it
+TICK = 0.05  # seconds between two looks, where nothing else wakes it
 START_SECONDS = 60.0  # for a client to be ready
 LATE = 0.5  # seconds beyond a limit, before the client that should have told of it is taken to hang
 END_SECONDS = 3.0  # for clients to end when the run is decided, and for a driver to end when it is let go
@@ -264,7 +265,7 @@ class Supervision:
     def _next(self) -> float:
         """Seconds to what happens next by plan."""
         due = [at for at, _ in (*self._kills[:1], *self._acts)]
-        return max(0.0, min(due, default=TICK) - self.now)
+        return max(0.0, min(due, default=math.inf) - self.now)
 
     def _wait(self, seconds: float) -> None:
         poller = select.poll()
