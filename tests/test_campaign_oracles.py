@@ -178,6 +178,7 @@ def test_a_campaign_of_equal_graphs(tmp_path: Path) -> None:
         assert found.id == equal(graph_test_case("float32", found.number)).id
 
 
+@pytest.mark.thorough
 def test_results_are_held_against_another_driver(tmp_path: Path) -> None:
     (seed,) = failing(FAULTY_ADD, "small")
     asked = [f"--driver={FAULTY_ADD}", "--driver=reference,order=reversed", "--against=reference", f"--graph={seed}"]

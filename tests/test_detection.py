@@ -98,6 +98,7 @@ def test_weights_in_fixed_point_pass(kind: int) -> None:
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_draws_reach_every_path() -> None:
     seen: Counter[str] = Counter()
     for definition, signature in SIGNATURES:

@@ -70,6 +70,7 @@ def test_isolated_drivers(driver, fault: str, verdict: Verdict) -> None:
     assert sizes(found) == ([Op.RELU], 1)
 
 
+@pytest.mark.thorough
 def test_a_hang(driver) -> None:
     probe = prober(driver("faulty,fault=hang,operation=LOGISTIC", 1.0))
     found = minimize(line_of(Op.ABS, Op.LOGISTIC), probe, confirm=probe.patient)

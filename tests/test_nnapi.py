@@ -21,6 +21,7 @@ from nnhal.types import ExecutionMode
 from tests.add_model import add_model, add_request
 from tests.native_library import MISSING, SOURCES, build, build_text, compiler
 from tests.plugin_runs import FAILED, OK, USAGE, adds_up, once, pytest_run
+from tests.thorough import one_in_three
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=MISSING)
 SIX = ("ADD", "MUL", "CONV_2D", "RELU", "RESHAPE", "SOFTMAX")
@@ -74,6 +75,7 @@ def test_it_refuses_what_breaks_a_rule(library: Library, tmp_path: Path) -> None
     assert ran.run.counts()["PASS"] > 200
 
 
+@pytest.mark.thorough
 def test_memory_caches_time_and_buffers(library: Library, tmp_path: Path) -> None:
     parts = ("MEMORY", "QOS", "LIFETIMES", "DEVICE", "CACHING", "EXECUTION", "DYNAMIC_SHAPES")
     cases = [f"--case={part}-*-behaviour-[02]" for part in parts]
@@ -82,6 +84,7 @@ def test_memory_caches_time_and_buffers(library: Library, tmp_path: Path) -> Non
     assert ran.run.counts()["PASS"] > 200
 
 
+@pytest.mark.thorough
 def test_random_graphs_of_its_operations(library: Library, tmp_path: Path) -> None:
     mix = f"small:{'+'.join(SIX)}"
     done = subprocess.run(
@@ -135,6 +138,7 @@ def test_a_crash_names_signal_function_and_line(library: Library, tmp_path: Path
         assert re.search(r"#0 .*compute_pair .*kernels\.c:\d+", record.log)
 
 
+@pytest.mark.thorough
 def test_a_hang(library: Library, tmp_path: Path) -> None:
     record, _ = failure(library, tmp_path, "HANG", "RELU-float32-sync-drawn-0")
     assert record.verdict == "HANG"
@@ -152,6 +156,7 @@ def test_a_wrong_value(library: Library, tmp_path: Path) -> None:
     assert "expected" in out
 
 
+@pytest.mark.thorough
 def test_biased_rounding_is_poor(library: Library, tmp_path: Path) -> None:
     ran = pytest_run(tmp_path, f"--driver={library('BIASED')}", "--case=ADD-quant8_asymm-sync-drawn-*", "--fail-poor")
     assert ran.status == FAILED
@@ -170,6 +175,7 @@ def stress(library: str, runs: Path, *options: str) -> Record:
     return record
 
 
+@pytest.mark.thorough
 def test_a_leak(library: Library, tmp_path: Path) -> None:
     record = stress(library("LEAK"), tmp_path, "--only=soak/light", "--for=15s")
     assert (record.verdict, record.cause) == ("FAIL", "LEAK"), record.message
@@ -282,7 +288,7 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("name", NONSENSE)
+@pytest.mark.parametrize("name", one_in_three(NONSENSE))
 def test_nonsense_of_enumeration_is_the_librarys_failure(name: str, tmp_path: Path) -> None:
     function, body, message = NONSENSE[name]
     function = f"ANeuralNetworks{function}"

@@ -206,6 +206,7 @@ def test_a_driver_that_does_not_say_what_it_is(drivers: Callable[[str], str], tm
         assert record.message == "the driver does not say what it is: ValueError: no version"
 
 
+@pytest.mark.thorough
 def test_poor_arithmetic_fails_only_when_asked(drivers: Callable[[str], str], tmp_path: Path) -> None:
     options = (f"--driver={drivers('coarse')}", "--in-process", "--case=ADD-quant8_asymm-sync-drawn-*")
     ran = pytest_run(tmp_path / "first", *options)
@@ -267,6 +268,7 @@ def test_a_waiver_counts_over_all_drivers_of_a_run(waivers: Path, tmp_path: Path
     assert ran.status == OK
 
 
+@pytest.mark.thorough
 def test_workers_give_the_same_totals_and_share_a_folder(waivers: Path, tmp_path: Path) -> None:
     options = (f"--driver={faulty('wrong_value')}", *FEW, f"--waivers={waivers}")
     one = pytest_run(tmp_path / "one", *options, "--in-process")
@@ -280,6 +282,7 @@ def test_workers_give_the_same_totals_and_share_a_folder(waivers: Path, tmp_path
     assert f"{two.run.selected} cases: 1 PASS, 5 FAIL" in two.out
 
 
+@pytest.mark.thorough
 def test_workers_do_not_make_a_sentence_a_crash(tmp_path: Path) -> None:
     for option, words in (("--driver=nosuch", "driver 'nosuch' not found"), ("--case=NOSUCH-*", "no case matches")):
         ran = pytest_run(tmp_path, option, "-n", "2")

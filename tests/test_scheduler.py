@@ -118,6 +118,7 @@ def test_a_worker_that_is_killed_loses_nothing(cluster: Cluster) -> None:
 
 
 @needs_dask
+@pytest.mark.thorough
 def test_failures_are_minimised_by_workers_and_saved_where_the_campaign_is(cluster: Cluster) -> None:
     cluster.worker()
     runs = cluster.folder / "runs"
