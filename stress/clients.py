@@ -90,7 +90,8 @@ class ClientProcess:
         self.usage = Usage(0)
         self.frozen: tuple[float, dict[int, float]] | None = None
         self._slots: tuple[Slot, ...] | None = None
-        self._tell(*packed(order, self.board, group.cases))
+        with packed(order, self.board, group.cases) as (body, parts):
+            self._tell(body, parts)
 
     def _tell(self, body: Json, parts: Parts | None = None) -> None:
         with contextlib.suppress(Closed, Late):  # it has ended, or hangs: seen elsewhere

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -55,11 +57,24 @@ class Order:
     hooking: Mapping[str, Any] = field(default_factory=dict)
 
 
-def packed(order: Order, board: Board, cases: Sequence[TestCase]) -> tuple[Json, Parts]:
-    """The first message to a client."""
-    parts = Parts()
-    number = parts.add_descriptor(board.descriptor)
-    return {"order": asdict(order), "board": number, "cases": [parts.add_blob(dumps(case)) for case in cases]}, parts
+@contextlib.contextmanager
+def packed(order: Order, board: Board, cases: Sequence[TestCase]) -> Iterator[tuple[Json, Parts]]:
+    """The first message to a client.
+
+    It is short whatever there are of cases, which lie in shared memory: a client that starts reads nothing for a while,
+    and what does not fit into its socket until then would be lost.
+    """
+    data = [dumps(case) for case in cases]
+    descriptor = os.memfd_create("nncts-cases", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.writelines(data)
+        parts = Parts()
+        body: dict[str, Json] = {"order": asdict(order), "board": parts.add_descriptor(board.descriptor)}
+        body |= {"cases": parts.add_descriptor(descriptor), "lengths": [len(one) for one in data]}
+        yield body, parts
+    finally:
+        os.close(descriptor)
 
 
 def unpacked(message: Json, parts: Parts) -> tuple[Order, Board, list[TestCase]]:
@@ -76,5 +91,9 @@ def unpacked(message: Json, parts: Parts) -> tuple[Order, Board, list[TestCase]]
         words["service"] = Service(**words["service"])
     order = Order(**words)
     board = Board(parts.take(message["board"]), order.threads)
-    blobs = message["cases"] if isinstance(message["cases"], list) else []
-    return order, board, [loads(bytes(parts.blob(blob)), f"case {number}") for number, blob in enumerate(blobs)]
+    lengths = message["lengths"]
+    with open(parts.take(message["cases"]), "rb") as file:
+        file.seek(0)
+        wanted = lengths if isinstance(lengths, list) else []
+        blobs = [file.read(length) for length in wanted if isinstance(length, int)]
+    return order, board, [loads(blob, f"case {number}") for number, blob in enumerate(blobs)]
