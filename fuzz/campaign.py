@@ -37,6 +37,8 @@ PER_KIND = 3  # inputs alike that are looked at
 LOOK_SECONDS = 300.0  # that a look may take
 LOOK_SHARE = 0.3  # of the time of all processes that looks may take while there is time for fuzzing
 CLOSING_SECONDS, CLOSING_SHARE = 60.0, 0.1  # that looks may take behind the end: so many, or this share of the run
+LEAK_SHARE = 0.1  # of a slice, for looking at inputs for leaks
+MOST_FRUITLESS = 3  # turns in a row that reached nothing new, beyond which a further one changes nothing
 STARTS = 3  # times in a row that a process of a target may fail to begin
 
 
@@ -111,6 +113,8 @@ class Campaign:
         self._suspects: deque[Suspect] = deque()
         self._kinds: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
+        self._spent: Counter[str] = Counter()  # turns, dearer ones for targets that found nothing of late
+        self._fruitless: Counter[str] = Counter()  # turns in a row that reached nothing new
         self._ended: Counter[str] = Counter()
         self._failed_starts: Counter[str] = Counter()
         self._counted: Counter[str] = Counter()  # inputs of slices under way that are in the tallies
@@ -204,16 +208,20 @@ class Campaign:
         return self._standing.seconds >= plan.seconds and all(self._turns[name] for name in plan.targets)
 
     def _next(self) -> str:
-        """The target whose turn it is: the one that had the least time, of those that have none now."""
+        """The target whose turn it is, of those that have none now.
+
+        The one that had the least time; where turns brought nothing new, time counts more.
+        """
         active = {slice_.target for slice_ in self._slices}
         plan = self._ground.plan
         among = [name for name in plan.targets if name not in active] or list(plan.targets)
-        return min(among, key=lambda name: (self._turns[name], plan.targets.index(name)))
+        return min(among, key=lambda name: (self._spent[name], plan.targets.index(name)))
 
     def _begin(self, name: str) -> None:
         ground, plan = self._ground, self._ground.plan
         target, state, way = TARGETS[name], ground.state, ground.way
         self._turns[name] += 1
+        self._spent[name] += 1 + min(self._fruitless[name], MOST_FRUITLESS)
         self._number += 1
         left = int(plan.seconds - self._standing.seconds) + 1
         seconds = max(SHORTEST, min(plan.slice_seconds, left))
@@ -235,8 +243,9 @@ class Campaign:
             deadline=plan.deadline,
             memory=memory_of(plan.memory),
             checked=state.checked(name),
+            edges=str(state.edges(name).resolve()),
         )
-        order = replace(order, leaks=order.in_process)
+        order = replace(order, leaks=LEAK_SHARE * seconds if order.in_process else 0.0)
         log = ground.folder.folder / "driver.log"
         self._slices.append(Slice(order, way or Way("", False, True, ()), seconds, log))
 
@@ -256,6 +265,7 @@ class Campaign:
         slice_.close()
         tally, name = self._standing.tallies[slice_.target], slice_.target
         tally.seconds += slice_.seconds
+        self._fruitless[name] = 0 if slice_.edges > tally.edges else self._fruitless[name] + 1
         tally.edges = max(tally.edges, slice_.edges)
         tally.corpus = self._ground.state.size(name)
         self._ground.state.add_checked(name, slice_.checked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import tempfile
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from harness import case_file
 from harness.case import TestCase
 from harness.record import read_run
 from harness.waivers import load_waivers
+from importers.onnx_file.reading import import_onnx
+from importers.tflite_file import import_tflite
 from nnhal import wire
 from nnhal.device import CompilationConfig, ExecutionConfig
 from nnhal.errors import UsageError
@@ -59,6 +62,22 @@ def read_records(data: bytes) -> None:
         run.counts()
 
 
+def read_tflite(data: bytes) -> None:
+    """A .tflite file; the model that comes out of one is validated."""
+    with contextlib.suppress(UsageError):
+        imported = import_tflite(data, "it")
+        if imported.model is not None:
+            violations(imported.model)
+
+
+def read_onnx(data: bytes) -> None:
+    """An ONNX file, likewise."""
+    with contextlib.suppress(UsageError):
+        imported = import_onnx(data, "it")
+        if imported.model is not None:
+            violations(imported.model)
+
+
 @contextlib.contextmanager
 def _file(data: bytes):  # type: ignore[no-untyped-def]
     """A file of these bytes, of which nothing stays behind."""
@@ -74,4 +93,7 @@ READERS: dict[str, tuple[Callable[[bytes], None], tuple[str, ...]]] = {
     "parse-case": (read_case, ("harness/case_file.py", "nnhal/wire.py", "nnhal/parts.py")),
     "parse-waivers": (read_waivers, ("harness/waivers.py",)),
     "parse-records": (read_records, ("harness/record.py",)),
+    "parse-tflite": (read_tflite, ("importers/tflite_file", "importers/assembling.py")),
 }
+if importlib.util.find_spec("onnx") is not None:  # without it nothing of the reader is reached
+    READERS["parse-onnx"] = (read_onnx, ("importers/onnx_file", "importers/assembling.py"))

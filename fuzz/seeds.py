@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -67,6 +68,10 @@ def seeds_of(target: Target, known: Known) -> Iterator[bytes]:
         yield b'[[waiver]]\ncases = "ADD-*"\nreason = "known"\nlink = "https://example.org/1"\nexpires = 2027-06-30\n'
     elif target.name == "parse-records":
         yield _records()
+    elif target.name == "parse-tflite":
+        yield from _tflite_files(known)
+    elif target.name == "parse-onnx":
+        yield _onnx_file()
     else:
         yield from _anything(target)
 
@@ -109,6 +114,27 @@ def _records() -> bytes:
         {"record": "end", "counts": {"PASS": 1}, "seconds": 2.0, "resumed": True},
     )
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _tflite_files(known: Known) -> Iterator[bytes]:
+    """The driver's vehicles, where the packages are there that write such files."""
+    with contextlib.suppress(ModuleNotFoundError):
+        from drivers.litert_translate import translate
+
+        yield from (made for vehicle in known.vehicles if (made := translate(vehicle.model).artifact) is not None)
+
+
+def _onnx_file() -> bytes:
+    """An addition, a convolution and a constant."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 4])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 2, 2])
+    weights = numpy_helper.from_array(np.ones((3, 2, 3, 3), np.float32), "w")
+    nodes = [helper.make_node("Add", ["x", "x"], ["z"]), helper.make_node("Conv", ["z", "w"], ["y"], group=1)]
+    graph = helper.make_graph(nodes, "seed", [image], [result], [weights])
+    made: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    return made
 
 
 def _anything(target: Target) -> Iterator[bytes]:

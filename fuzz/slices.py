@@ -227,6 +227,7 @@ def arguments_of(seconds: int, seed: int, longest: int, words: Path, *more: str)
         "artifact_prefix": f"{words.parent}/",
         "reload": 1,
         "len_control": 0,
+        "reduce_inputs": 0,  # a shorter input has fewer choices that are worth a change
         **{f"handle_{name}": 0 for name in HANDLES},
     }
     return (*(f"-{name}={value}" for name, value in plain.items()), *more)

@@ -124,6 +124,10 @@ class State:
         """Number of a target's inputs."""
         return sum(1 for _ in self.corpus(target).iterdir())
 
+    def edges(self, target: str) -> Path:
+        """The file with the edges of the driver in the order in which the target met them; with its build behind."""
+        return self.folder / f"edges-{target}"
+
     def checked(self, target: str) -> tuple[str, ...]:
         """Names of inputs that were looked at for leaks."""
         path = self.folder / f"checked-{target}"

@@ -11,8 +11,10 @@ import hashlib
 import itertools
 import json
 import os
+import random
 import signal
 import sys
+import time
 import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuzz.board import Board
+from fuzz.frontier import Frontier
 from fuzz.watching import Features, watch_code, without_numbers
 
 if TYPE_CHECKING:
@@ -51,8 +54,9 @@ class Order:
         arguments: of the fuzzer, in front of the folders.
         deadline: seconds for a call of a driver in a process of its own.
         memory: bytes of its address space.
-        leaks: inputs of the corpus are looked at for leaks first, except these digests.
+        leaks: seconds for which inputs of the corpus are looked at for leaks first, except these digests.
         checked: those.
+        edges: file with the edges of the driver in the order in which they were met first; empty for none.
     """
 
     target: str
@@ -65,8 +69,9 @@ class Order:
     arguments: tuple[str, ...]
     deadline: float = 10.0
     memory: int | None = None
-    leaks: bool = False
+    leaks: float = 0.0
     checked: tuple[str, ...] = ()
+    edges: str = ""
 
     @classmethod
     def load(cls, path: Path) -> Order:
@@ -82,7 +87,11 @@ class Order:
 
 
 class Worker:
-    """Runs inputs of a target."""
+    """Runs inputs of a target.
+
+    Attributes:
+        frontier: knows which of them came where none had come before.
+    """
 
     def __init__(self, order: Order, target: Target, known: Known | None, board: Board) -> None:
         from harness.guards import Arena
@@ -93,6 +102,7 @@ class Worker:
         self._kinds: Counter[str] = Counter()
         self._driver: Driver | None = None
         self._used: dict[bytes, int] = {}
+        self.frontier = Frontier(None)
 
     def load(self) -> None:
         """Loads the driver.
@@ -114,6 +124,12 @@ class Worker:
         )
         _ = self._driver.device
 
+    def look_ahead(self) -> None:
+        """From now on the fuzzer clears the counters of coverage before each input, so that they tell where it came."""
+        order = self._order
+        if order.edges and order.in_process:
+            self.frontier = Frontier(Path(order.edges))
+
     def one(self, data: bytes) -> None:
         """Runs an input."""
         self._board.begin(data)
@@ -125,6 +141,7 @@ class Worker:
             self._found(data, "INTERNAL", "SUITE", "make", words, kind)
         finally:
             self._board.end()
+        self.frontier.note(self.used(data))
 
     def handle(self, data: bytes) -> None:
         """Makes what the target makes of an input, and looks at what comes of it."""
@@ -221,8 +238,11 @@ class Worker:
         """Runs inputs of the corpus that nobody has looked at again and again, and sees whether something grows."""
         meter = Meter()
         done = set(self._order.checked)
+        end = time.monotonic() + self._order.leaks
         with (Path(self._order.folder) / "checked").open("a", encoding="ascii") as file:
             for path in sorted(Path(self._order.corpus[0]).iterdir()):
+                if time.monotonic() >= end:
+                    return  # the next process goes on
                 if path.name in done or not path.is_file():
                     continue
                 self._look(path.read_bytes(), meter)
@@ -230,14 +250,17 @@ class Worker:
                 file.flush()
 
     def _look(self, data: bytes, meter: Meter) -> None:
-        readings = []
-        for _ in range(REPEATS):
+        readings: list[dict[str, int]] = []
+        growing = list(meter.kinds)
+        while growing and len(readings) < REPEATS:
             self.one(data)
             readings.append(meter.read())
-        for name, unit, least in meter.kinds:
+            if len(readings) > SETTLING + 1:
+                growing = [k for k in growing if readings[-1][k[0]] - readings[-2][k[0]] >= k[2]]
+        for name, unit, _ in growing:
             values = [reading[name] for reading in readings[SETTLING:]]
             steps = [after - before for before, after in itertools.pairwise(values)]
-            if min(steps) >= least and max(steps) <= 2 * min(steps):
+            if max(steps) <= 2 * min(steps):
                 words = f"each run keeps {min(steps)} {unit}: {', '.join(map(str, values))} after {len(values)} runs"
                 self._found(data, "FAIL", "LEAK", "end", words, f"leak {name}")
 
@@ -298,11 +321,17 @@ def main(arguments: list[str] | None = None) -> int:
         worker.load()
     if order.leaks:
         worker.look_for_leaks()
+    worker.look_ahead()
     (Path(order.folder) / "ready").touch()
     line = arguments or ["fuzz", *order.arguments, *order.corpus]
     more: dict[str, Any] = {"internal_libfuzzer": not preloaded}
     if TARGETS[order.target].make is not None:
-        more["custom_mutator"] = lambda data, most, seed: changed(worker.used(data), most, seed, atheris.Mutate)
+
+        def mutated(data: bytes, most: int, seed: int) -> bytes:
+            rng = random.Random(seed)
+            return changed(worker.frontier.pick(rng) or worker.used(data), most, rng, atheris.Mutate)
+
+        more["custom_mutator"] = mutated
     atheris.Setup(line, worker.one, **more)
     atheris.Fuzz()
     return 0

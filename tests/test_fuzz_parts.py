@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+import shutil
+import statistics
+import subprocess
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fuzz import parsers
 from fuzz.attempt import checked
 from fuzz.board import ROOM, Board
 from fuzz.cases import ALL, CORPUS, SEED, batches
+from fuzz.frontier import Frontier, _recorded, _section
 from fuzz.known import Known, ask
 from fuzz.mutating import changed
 from fuzz.plan import way_of
@@ -28,6 +34,7 @@ from harness.waivers import load_waivers
 from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
 from opset.source import BytesSource
+from tests.native_library import build, compiler
 from tests.thorough import one_in_three
 
 INPUTS = 15  # of each target and seed
@@ -194,12 +201,49 @@ def test_words_are_written_as_the_fuzzer_reads_them(tmp_path: Path) -> None:
     assert all(line.startswith('"\\x') and line.endswith('"') for line in lines)
 
 
-def test_most_changes_move_nothing() -> None:
+def test_changes_keep_what_lies_in_front_of_them() -> None:
     data = bytes(range(100))
-    made = [changed(data, 200, seed, lambda data, most: b"default") for seed in range(400)]
-    assert 0.6 < sum(len(one) == len(data) for one in made) / len(made) < 0.9
-    assert max(sum(a != b for a, b in zip(one, data, strict=True)) for one in made if len(one) == 100) <= 3
-    assert all(len(changed(b"ab", 20, seed, lambda data, most: data)) <= 20 for seed in range(100))
+    made = [changed(data, 200, random.Random(seed), lambda data, most: b"default") for seed in range(400)]
+    assert 0.05 < sum(one == b"default" for one in made) / len(made) < 0.2
+    kept = [next((i for i, (a, b) in enumerate(zip(one, data, strict=False)) if a != b), 100) for one in made]
+    assert statistics.median(kept) > 30  # places are drawn evenly
+    assert any(len(one) == 100 for one in made)
+    assert any(len(one) > 100 for one in made)
+    assert any(len(one) < 100 for one in made)
+    assert all(len(changed(b"ab", 20, random.Random(seed), lambda data, most: data)) <= 20 for seed in range(100))
+    assert changed(b"", 20, random.Random(0), lambda data, most: data)
+
+
+def test_inputs_that_met_the_newest_edges_are_changed_most_often(tmp_path: Path) -> None:
+    frontier = Frontier(None)
+    counters = np.zeros(10, np.uint8)
+    frontier._counters, frontier._known, frontier._record = [counters], np.zeros(10, bool), tmp_path / "edges-10"
+    for edge in range(4):
+        counters[:] = 0
+        counters[: edge + 1] = 1
+        frontier.note(bytes([edge]))
+    picked = Counter(frontier.pick(random.Random(seed)) for seed in range(2000))
+    assert picked[b"\3"] > picked[b"\2"] > picked[b"\1"] > 0
+    assert picked[None] > 400  # the fuzzer's own choice has its turn
+    assert _recorded(tmp_path / "edges-10") == [0, 1, 2, 3]  # the next process goes on from it
+
+
+def test_counters_are_found_in_the_library_that_has_them(tmp_path: Path) -> None:
+    clang = compiler("clang")
+    if clang is None:
+        pytest.skip("needs clang")
+    counted = build(tmp_path, "NONE", program=clang, options=("-fsanitize=fuzzer-no-link",))
+    found = _section(counted)
+    readelf = shutil.which("readelf")
+    assert found is not None
+    assert found[1] > 1000
+    if readelf:
+        listed = subprocess.run([readelf, "-SW", str(counted)], capture_output=True, text=True, check=True).stdout
+        (row,) = [line.split("]")[1].split() for line in listed.splitlines() if "__sancov_cntrs" in line]
+        assert (int(row[2], 16), int(row[4], 16)) == found
+    assert _section(build(tmp_path, "VALUE")) is None
+    (tmp_path / "noise").write_bytes(b"\x7fELF\x02" + bytes(range(200)))
+    assert _section(tmp_path / "noise") is None
 
 
 # --- smaller inputs ---------------------------------------------------------------------------------------------------

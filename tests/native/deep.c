@@ -15,15 +15,13 @@ static bool has(const Value *value, uint32_t rank) { return value->rank == rank;
 
 /* A heap overflow on a relation of shapes: the room is for a square. */
 static void heap(const Operation *operation, Value *const *inputs, const Value *output) {
-    if (operation->type != ANEURALNETWORKS_ADD || !has(output, 3)) return;
+    if (operation->type != ANEURALNETWORKS_ADD || whole(inputs[2]) != 3) return;
+    STEP;
+    if (!has(output, 3)) return;
     STEP;
     if (output->dims[0] != 2) return;
     STEP;
     if (output->dims[1] + 1 != output->dims[2]) return;
-    STEP;
-    if (inputs[1]->rank != 1) return;
-    STEP;
-    if (whole(inputs[2]) != 3) return;
     STEP;
     size_t side = output->dims[1];
     volatile char *square = malloc(side * side);
