@@ -103,6 +103,10 @@ class CacheFiles:
         _write(descriptor, after)
         return after != before
 
+    def size(self) -> int:
+        """Bytes in all files."""
+        return sum(os.fstat(descriptor).st_size for descriptor in (*self.model, *self.data))
+
     def close(self) -> None:
         """Lets the files go."""
         for descriptor in (*self.model, *self.data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,10 @@ class Driver(Protocol):
     @property
     def log(self) -> str:
         """The end of the driver's log."""
+
+    @property
+    def pid(self) -> int:
+        """Process that the driver is in, the first one where there are several; 0 while it is not known."""
 
     def restart(self, fill: int | None = None) -> None:
         """Goes on in a fresh process.
@@ -103,6 +108,7 @@ class InProcessDriver:
 
     in_process = True
     log = ""
+    pid = os.getpid()
 
     def __init__(self, spec: DriverSpec) -> None:
         self.spec: DriverSpec | None = spec
@@ -152,6 +158,10 @@ class SeparateDriver:
     @property
     def log(self) -> str:
         return self._isolated.log if self._isolated else ""
+
+    @property
+    def pid(self) -> int:
+        return self._isolated.pid if self._isolated else 0
 
     def restart(self, fill: int | None = None) -> None:
         self._running().restart(fill)

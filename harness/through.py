@@ -188,6 +188,11 @@ class FrameworkDriver:
         logs = [(name, driver.log) for name, driver in zip(self._names, self._drivers, strict=True)]
         return "\n".join(f"[{name}]\n{log}" if len(logs) > 1 else log for name, log in logs if log)
 
+    @property
+    def pid(self) -> int:
+        """The first driver's process."""
+        return self._drivers[0].pid
+
     def restart(self, fill: int | None = None) -> None:
         """Goes on with every driver in a fresh process. The CPU stays: it is no driver under test."""
         for driver in self._drivers:

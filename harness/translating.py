@@ -28,7 +28,9 @@ class Translations:
         self._lock = threading.Lock()
 
     def __call__(self, model: Model) -> Model:
-        """The model with its translation; whatever `make` raises where there is none."""
+        """The model with its translation, its own where it brings one; whatever `make` raises where there is none."""
+        if model.translation is not None:
+            return model
         with self._lock:
             found = self._kept.get(id(model))
         if found is not None:

@@ -46,7 +46,15 @@ def test_every_link_between_documents_leads_somewhere() -> None:
 
 
 def test_the_options_in_the_readme_exist() -> None:
-    shown = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "README.md").read_text(encoding="utf-8")))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    programs = re.findall(r"`python -m (\w+) ([^`]*)`", text)
+    for program, options in programs:
+        wanted = set(re.findall(r"--[a-z][a-z-]+", options))
+        own = subprocess.run(
+            [sys.executable, "-m", program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert {option for option in wanted if option not in own.stdout} == set(), program
+    shown = set(re.findall(r"--[a-z][a-z-]+", re.sub(r"`python -m [^`]*`", "", text)))
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     ).stdout

@@ -1,0 +1,1 @@
+"""Files of other runtimes as models of the contract: .tflite and ONNX."""

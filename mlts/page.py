@@ -1,0 +1,221 @@
+"""The benchmark's page: from a run's folder to one self-contained HTML file that opens offline.
+
+It takes style and parts from the conformance report, so that what a vendor hands on reads alike. Nothing on it is
+loaded; its content security policy admits its own style sheet and scripts by their digests, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.record import Record, Run, read_run
+from harness.verdict import Verdict
+from mlts import page_cells, page_models
+from mlts.catalogue import OTHER_TASK, SEEDED, SLOTS
+from mlts.folder import MEASUREMENTS, SUITE, measurements, origin_of
+from mlts.judging import ASPECTS
+from mlts.page_headline import aspect_counts, headline, preset_words, problems
+from mlts.page_models import MAIN, MAIN_SCORES, ModelView, views
+from mlts.rows import PERCENTILES
+from mlts.statistics import CONFIDENCE, MARGIN
+from mlts.subjects import listed
+from nnhal.errors import UsageError
+from reports import html, text
+from reports.tables import real
+
+FOLDER = Path(__file__).with_name("templates")
+PAGE = "page.html"
+RANKED, NAMED = 20, 8  # operations of a ranking, and outliers, that are shown
+STYLES, SCRIPTS = ("uplot.min.css", "page.css"), ("uplot.min.js", "page.js")
+
+
+def write_page(folder: Path, output: Path | None = None) -> Path:
+    """Writes the page of a run of the benchmark.
+
+    Args:
+        folder: of the run.
+        output: where the page goes; `page.html` in the folder where it is None.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        UsageError: the folder holds no run, or one of another kind, or the page cannot be written.
+    """
+    run = read_run(folder)
+    if run.plan and run.plan.get("suite") != SUITE:
+        raise UsageError(f"{folder} is no run of this benchmark; give the folder that python -m mlts wrote")
+    rows = list(measurements(folder)) if (folder / MEASUREMENTS).is_file() else []
+    path = output or folder / PAGE
+    try:
+        html.write(render(run, rows), path)
+    except OSError as error:
+        raise UsageError(f"the page {path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def render(run: Run, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The page of a run with its lines of measurements."""
+    known = {origin_of(one.name, "", "").signature: (one.slot, one.reality) for one in listed()}
+    models = views(run, rows, known)
+    without = [view for view in models if not view.row and any(one.record for one in view.aspects.values())]
+    page = _environment().get_template("page.html.j2").render(
+        run=run,
+        name=html.driver_name(run),
+        headline=headline(run, models),
+        problems=problems(run, len(without)),
+        preset=preset_words(run),
+        facts=_facts(run),
+        aspects=aspect_counts(models),
+        models=models,
+        slots={slot: [view for view in models if view.slot == slot] for slot in SLOTS},
+        tiers=list(dict.fromkeys(view.tier for view in models)),
+        by_tier=_by_tier(models),
+        failures=_findings(models, _failed),
+        unsupported=_findings(models, lambda record: record.verdict == Verdict.NOT_SUPPORTED.value),
+    )  # fmt: skip
+    return text.clean(page)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is said of a model in one or more respects, in the same words."""
+
+    view: ModelView
+    aspects: tuple[str, ...]
+    record: Record
+
+
+def _findings(models: Sequence[ModelView], wanted: Callable[[Record], bool]) -> list[Finding]:
+    found = []
+    for view in models:
+        alike: dict[tuple[str, str, str], list[tuple[str, Record]]] = {}
+        for name, one in view.aspects.items():
+            if one.record is not None and wanted(one.record):
+                alike.setdefault((one.record.verdict, str(one.record.message), one.waiver), []).append(
+                    (name, one.record)
+                )
+        found += [Finding(view, tuple(name for name, _ in some), some[0][1]) for some in alike.values()]
+    return found
+
+
+def _failed(record: Record) -> bool:
+    return record.bad or record.verdict == Verdict.POOR.value
+
+
+def _by_tier(models: Sequence[ModelView]) -> dict[str, dict[str, ModelView]]:
+    found: dict[str, dict[str, ModelView]] = {}
+    for view in models:
+        found.setdefault(view.model, {})[view.tier] = view
+    return found
+
+
+def main_scores(models: Sequence[ModelView]) -> dict[str, bool]:
+    """The scores that a table of models shows in columns; whether the baseline has them, too.
+
+    Those that it lacks compare the driver with it.
+    """
+    there = {name for view in models for name in view.score_names}
+    names = [name for name in MAIN_SCORES if name in there][:MAIN]
+    return {name: any(name in view.scores("baseline") for view in models) for name in names}
+
+
+def _facts(run: Run) -> dict[str, html.Facts]:
+    plan, machine = run.plan, run.environment
+    packages = page_cells.table(machine.get("packages"))
+    sections = {
+        "Driver": {
+            "asked for": plan.get("driver"),
+            "version": plan.get("driver_version"),
+            "type": plan.get("driver_type"),
+            "baseline": plan.get("baseline"),
+            "float32 as float16": "not allowed" if plan.get("strict") else "allowed",
+        },
+        "Run": {
+            "date": plan.get("time"),
+            "preset": preset_words(run),
+            "tiers": ", ".join(map(str, page_cells.listed(plan.get("tiers")))),
+            "folder": run.folder.name,
+            "suite version": plan.get("suite_version"),
+        },
+        "Machine": {
+            "processor": machine.get("cpu"),
+            "cores": machine.get("cores"),
+            "platform": machine.get("platform"),
+            "Python": machine.get("python"),
+            "LiteRT": packages.get("ai-edge-litert"),
+        },
+    }
+    return {
+        title: [
+            (label, "not recorded" if value in (None, "") else text.clip(value, 300)) for label, value in rows.items()
+        ]
+        for title, rows in sections.items()
+    }
+
+
+def megabytes(value: object) -> str:
+    """Bytes for tables; a process that was not looked at has none."""
+    found = real(value)
+    return f"{found / 2**20:,.1f} MiB" if found else "–"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader([FOLDER, html.FOLDER]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        bytecode_cache=FileSystemBytecodeCache(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        count=text.count,
+        number=text.number,
+        clip=text.clip,
+        tail=text.tail,
+        milliseconds=lambda value: "–" if (known := real(value)) is None else page_cells.milliseconds(known),
+        megabytes=megabytes,
+        main_scores=main_scores,
+    )
+    sheet = "\n".join(_asset(name) for name in ("style.css", *STYLES))
+    scripts = [_asset(name) for name in ("script.js", *SCRIPTS)]
+    found.globals.update(
+        style=Markup(sheet),
+        scripts=[Markup(script) for script in scripts],
+        policy=f"default-src 'none'; style-src '{_digest(sheet)}'; "
+        f"script-src {' '.join(repr(_digest(script)) for script in scripts)}; base-uri 'none'; form-action 'none'",
+        glossary=html.GLOSSARY,
+        most=html.MOST,
+        outcomes=page_models.OUTCOMES,
+        aspect_names=ASPECTS,
+        percentiles=PERCENTILES,
+        confidence=CONFIDENCE,
+        margin=MARGIN,
+        ranked=RANKED,
+        named=NAMED,
+        doubtful={SEEDED: "seeded", OTHER_TASK: "doubtful"},
+        count_words=text.count_words,
+    )
+    return found
+
+
+def _asset(name: str) -> str:
+    """A style sheet or script, of the benchmark or of the report."""
+    folder = FOLDER if (FOLDER / name).is_file() else html.FOLDER
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    """What a policy names an inline element by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

@@ -1,0 +1,1 @@
+"""Two LSTM models of speech with real recordings behind them: phones from sound (asr), sound from phones (tts)."""
