@@ -47,6 +47,7 @@ from opset.filters import (
     filter_size,
     type_rows,
 )
+from opset.quantization import pieces
 from opset.spreads import CROP, OUTPUT_SHAPE, OUTPUT_SIZE, draw_spread, spaced, spreads_of
 from opset.values import Values
 from opset.windows import (
@@ -89,60 +90,66 @@ SECOND_OPINION = "ONNX reference evaluator for floats; for quantised types loops
 
 def _products(v: Values, patches: Array, filters: Array, groups: int = 1) -> Array:
     """Sums of products of what windows cover with filters [depth_out, height, width, depth_in / groups]."""
+    matmul = v.summing("input").matmul
     batch, rows, columns, height, width, depth = patches.shape
     places, terms, outputs = batch * rows * columns, height * width * depth // groups, filters.shape[0]
     if groups == 1:
-        return v.matmul(patches.reshape(places, terms), filters.reshape(outputs, terms).T).reshape(
-            batch, rows, columns, outputs
-        )
+        sums: Array = matmul(patches.reshape(places, terms), filters.reshape(outputs, terms).T)
+        return sums.reshape(batch, rows, columns, outputs)
     split = patches.reshape(places, height * width, groups, depth // groups)
     left = split.transpose(2, 0, 1, 3).reshape(groups, places, terms)
     right = filters.reshape(groups, outputs // groups, terms).transpose(0, 2, 1)
-    sums: Array = v.matmul(left, right).transpose(1, 0, 2)
-    return sums.reshape(batch, rows, columns, outputs)
+    return np.asarray(matmul(left, right).transpose(1, 0, 2).reshape(batch, rows, columns, outputs))
 
 
 def _finished(v: Values, sums: Array, scale: Array | float) -> Mapping[str, Array]:
     """Scale, bias, activation and layout, for sums [batch, rows, columns, depth_out] of what `factor` gives."""
-    if v.quantized("input"):
-        # The bias counts in the unit of the sums, so the accumulator is exact up to here.
-        dtype = v.arithmetic.dtype
-        accumulated: Array = (sums + v.stored("bias")).astype(dtype)
-        scales: Array = np.asarray(scale).reshape(-1).astype(dtype)
-        real = accumulated * scales
-    else:
-        real = np.add(sums, v["bias"], out=sums)
-    return {"output": in_layout(v.activate(real), is_nchw(v.call))}
+    dtype = v.arithmetic.dtype
+    scales: Array = np.asarray(scale).reshape(-1).astype(dtype)
+    bias = v.stored("bias") if v.quantized("input") else v["bias"]
+    places = sums.reshape(math.prod(sums.shape[:3]), sums.shape[3])
+    real = np.empty(places.shape, dtype) if v.quantized("input") else places
+    for part in pieces(*places.shape):
+        if v.quantized("input"):
+            # The bias counts in the unit of the sums; NumPy adds it to float32 in float64, so the total is exact.
+            total: Array = places[part] + bias
+            np.multiply(total.astype(dtype, copy=False), scales, out=real[part])
+        else:
+            real[part] += bias
+        v.activate(real[part], out=real[part])
+    return {"output": in_layout(real.reshape(sums.shape), is_nchw(v.call))}
 
 
-def _operands(v: Values) -> tuple[Array, Array, Array | float]:
-    """The image with its channels last, the filter, and the scale of their products."""
-    image, image_scale = v.factor("input")
-    filters, filter_scale = v.factor("filter")
+def _operands(v: Values, products: int) -> tuple[Array, Array, Array | float]:
+    """The image with its channels last, the filter, and the scale of their products, of which some are summed."""
+    image, image_scale = v.factor("input", products)
+    filters, filter_scale = v.factor("filter", products)
     return channels_last(image, is_nchw(v.call)), filters, np.multiply(image_scale, filter_scale)
 
 
 def _convolve(v: Values) -> Mapping[str, Array]:
     """CONV_2D and GROUPED_CONV_2D."""
-    image, filters, scale = _operands(v)
+    image, filters, scale = _operands(v, _terms(v.call))
     groups = v.integer("num_groups") if v.has("num_groups") else 1
     sums = _products(v, covered(image, windows_of(v.call, filter_size(v.call))), filters, groups)
     return _finished(v, sums, scale)
 
 
 def _convolve_depthwise(v: Values) -> Mapping[str, Array]:
-    image, filters, scale = _operands(v)
+    image, filters, scale = _operands(v, _terms_depthwise(v.call))
     multiplier = v.integer("multiplier")
     if multiplier > 1:
         image = image.repeat(multiplier, axis=3)
     patches = covered(image, windows_of(v.call, filter_size(v.call)))
+    if v.summing("input").order == "natural":
+        return _finished(v, np.einsum("byxijc,ijc->byxc", patches, filters[0]), scale)
     weights = filters.reshape(-1, filters.shape[3])
     return _finished(v, sum_terms(v, (tap * w for tap, w in zip(taps(patches), weights, strict=True))), scale)
 
 
 def _convolve_transposed(v: Values) -> Mapping[str, Array]:
     """Each output gathers what the inputs scatter: the image with gaps, under the filter turned by half a turn."""
-    image, filters, scale = _operands(v)
+    image, filters, scale = _operands(v, _terms(v.call))
     batch, height, width, depth = image.shape
     rows, columns = spreads_of(v.call)
     spread = np.zeros((batch, spaced(height, rows.stride), spaced(width, columns.stride), depth), image.dtype)

@@ -6,8 +6,9 @@ come from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -31,17 +32,24 @@ RELAXED_BITS = 10
 SMALLEST_NORMAL = {10: 2.0**-14, 23: 2.0**-126}  # a result below it may be flushed to zero
 
 
-@dataclass(frozen=True)
 class Result:
     """One result of a call.
 
     Attributes:
         stored: rounded and saturated, in the operand's type: what a driver should return.
-        exact: before rounding: real numbers for floats, saturated steps (not rounded) for quantised types.
     """
 
-    stored: Array
-    exact: Array
+    def __init__(self, stored: Array, exact: Array | Callable[[], Array]) -> None:
+        """Takes both, or what makes the exact values: a driver that only answers never asks for them."""
+        self.stored = stored
+        self._exact = exact
+
+    @property
+    def exact(self) -> Array:
+        """Before rounding: real numbers for floats, saturated steps (not rounded) for quantised types."""
+        if callable(self._exact):
+            self._exact = self._exact()
+        return self._exact
 
 
 @dataclass(frozen=True)
@@ -76,16 +84,21 @@ def store(computed: Array, argument: Argument) -> Result:
     """Rounds and saturates what a kernel gave into an operand's type, once."""
     kind = argument.type
     if kind in FLOATS:
-        real = np.asarray(computed, np.float64)
-        return Result(computed.astype(info(kind).dtype), real)
+        return Result(computed.astype(info(kind).dtype), partial(np.asarray, computed, np.float64))
     if kind in QUANTIZED and computed.dtype.kind == "f":
-        low, high = limits(kind)
-        steps = np.asarray(computed, np.float64) / argument.scale + argument.zero_point
-        steps = clipped(np.where(np.isnan(steps), high, steps), low, high)
-        return Result(quantize(computed, kind, argument.scale, argument.zero_point), steps)
+        stored = quantize(computed, kind, argument.scale, argument.zero_point)
+        return Result(stored, partial(_steps, computed, argument))
     # What is left are whole numbers, booleans, and stored values moved as they are.
     stored = wrap_int32(computed) if kind == OperandType.TENSOR_INT32 else computed.astype(info(kind).dtype)
-    return Result(stored, stored.astype(np.float64))
+    return Result(stored, partial(stored.astype, np.float64))
+
+
+def _steps(computed: Array, argument: Argument) -> Array:
+    """Real values as saturated steps of a quantised operand, not rounded."""
+    low, high = limits(argument.type)
+    with np.errstate(all="ignore"):
+        steps = np.asarray(computed, np.float64) / argument.scale + argument.zero_point
+        return clipped(np.where(np.isnan(steps), high, steps), low, high)
 
 
 def allowance(call: Call, results: Mapping[str, Result], relaxed: bool = False) -> dict[str, Allowance]:

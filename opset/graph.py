@@ -82,10 +82,9 @@ def _argument(model: Model, operand: Operand, index: int, known: Mapping[int, Ar
         OperandType(operand.type), operand.dimensions, operand.scale, operand.zero_point, channel, key=index
     )
     if operand.lifetime in (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE):
-        value = constant_value(model, operand)
-        return replace(argument, value=value, shape=value.shape)
+        return argument.holding(constant_value(model, operand))
     if index in known:
-        return replace(argument, value=known[index], shape=known[index].shape)
+        return argument.holding(known[index])
     if operand.lifetime == OperandLifeTime.SUBGRAPH:
         return replace(argument, branch=Branch(replace(model, main=model.referenced[operand.location.offset])))
     # An input of the model without a value was omitted by the client.
@@ -118,16 +117,23 @@ def evaluate(
     """
     graph = model.main
     known = {i: v for i, v in zip(graph.input_indexes, inputs, strict=True) if v is not None}
+    last_read = {index: number for number, one in enumerate(graph.operations) for index in one.inputs}
+    wanted = set(graph.output_indexes)
     results: dict[int, Result] = {}
-    for operation in graph.operations:
-        conduct = {"check": check, "loop_timeout": loop_timeout, "most_turns": most_turns}
+    conduct = {"check": check, "loop_timeout": loop_timeout, "most_turns": most_turns}
+    for number, operation in enumerate(graph.operations):
         call = with_conduct(call_of(model, graph, operation, known), **conduct)
         check(call)
         shapes = call.definition.infer(call)
-        call = replace(call, results={n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
-        for index, result in zip(operation.outputs, run_call(call, arithmetic).values(), strict=True):
-            results[index] = result
-            known[index] = result.stored
+        call = call.holding(call.inputs, {n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
+        given = dict(zip(operation.outputs, run_call(call, arithmetic).values(), strict=True))
+        known |= {i: result.stored for i, result in given.items() if i in last_read}
+        results |= {i: result for i, result in given.items() if i in wanted}
+        # What nobody reads any more goes: its memory, still in the cache, serves the next operations.
+        given.clear()
+        for index in operation.inputs:
+            if last_read[index] == number:
+                known.pop(index, None)
     return [results[i] for i in graph.output_indexes]
 
 

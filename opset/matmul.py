@@ -49,11 +49,12 @@ def _infer_dense(call: Call) -> Shapes:
 
 
 def _dense(v: Values) -> Mapping[str, Array]:
-    (x, x_scale), (w, w_scale) = v.factor("input"), v.factor("weights")
-    total = v.matmul(x.reshape(-1, w.shape[1]), w.T)
+    size = v.call["weights"].shape[1]
+    (x, x_scale), (w, w_scale) = v.factor("input", size), v.factor("weights", size)
+    total = v.summing("input").matmul(x.reshape(-1, size), w.T)
     if v.quantized("input"):
         dtype = v.arithmetic.dtype
-        total = (total + v.stored("bias").astype(np.int64)).astype(dtype) * dtype(x_scale * w_scale)
+        total = (total + v.stored("bias")).astype(dtype) * dtype(x_scale * w_scale)
     else:
         total = total + v["bias"]
     return {"output": v.activate(total)}
@@ -249,10 +250,11 @@ def _infer_batch(call: Call) -> Shapes:
 
 
 def _batch(v: Values) -> Mapping[str, Array]:
-    (a, a_scale), (b, b_scale) = v.factor("lhs"), v.factor("rhs")
+    size = _sides(v.call)[0][-1]
+    (a, a_scale), (b, b_scale) = v.factor("lhs", size), v.factor("rhs", size)
     a = a.swapaxes(-1, -2) if v.flag("adj_lhs") else a
     b = b.swapaxes(-1, -2) if v.flag("adj_rhs") else b
-    total = v.matmul(a, b)
+    total = v.summing("lhs").matmul(a, b)
     if v.quantized("lhs"):
         dtype = v.arithmetic.dtype
         total = total.astype(dtype) * dtype(a_scale * b_scale)

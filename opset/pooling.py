@@ -97,7 +97,7 @@ def _quantization(call: Call) -> Quantization:
 
 def _mean(v: Values, power: int) -> Array:
     """Mean of powers over the elements of each window that lie in the image, without scale."""
-    image = channels_last(v.factor("input")[0], is_nchw(v.call))
+    image = channels_last(v.factor("input", math.prod(_size(v.call)))[0], is_nchw(v.call))
     windows = windows_of(v.call, _size(v.call))
     counts = tap_counts(windows, *image.shape[1:3])
     sums = sum_terms(v, (tap**power for tap in taps(covered(image, windows))))
@@ -119,12 +119,11 @@ def _root_mean_square(v: Values) -> Mapping[str, Array]:
 
 
 def _maximum(v: Values) -> Mapping[str, Array]:
-    terms, scale = v.factor("input")
+    terms, scale = v.factor("input", 1)
     image = channels_last(terms, is_nchw(v.call))
-    lowest = np.iinfo(image.dtype).min if image.dtype.kind == "i" else -np.inf
     windows = windows_of(v.call, _size(v.call))
     best: Array | None = None
-    for tap in taps(covered(image, windows, lowest)):
+    for tap in taps(covered(image, windows, -np.inf)):
         best = np.array(tap) if best is None else np.maximum(best, tap, out=best)
     dtype = v.arithmetic.dtype
     return _finished(v, np.asarray(best).astype(dtype) * dtype(scale))

@@ -10,12 +10,14 @@ import numpy as np
 
 from nnhal.types import Array, FusedActivation, OperandType
 from opset.call import Argument, Call
-from opset.quantization import FLOATS, QUANTIZED
+from opset.quantization import FLOATS, QUANTIZED, limits
 
 if TYPE_CHECKING:
     from opset.evaluate import Result
 
+EXACT_IN_FLOAT32 = 2**24
 EXACT_IN_FLOAT64 = 2**53
+LARGEST_BIAS = 2**31
 BLOCK = 8  # terms summed together in the blocked order
 
 
@@ -123,17 +125,23 @@ class Values:
         """The value as it is stored, whatever scale and zero point say."""
         return self._stored(self.call[name])
 
-    def factor(self, name: str) -> tuple[Array, Array | float]:
+    def factor(self, name: str, products: int | None = None) -> tuple[Array, Array | float]:
         """An operand as `terms` and `scale` with real value terms * scale.
 
         Quantised operands give exact integers and their scale (per channel: an array that broadcasts); floats give
         their real values and 1.0.
+
+        Args:
+            name: of the operand.
+            products: how many products of two operands of such types are summed, before a bias of 32 bits is added.
+                The integers are then of the quickest type in which every such sum is exact: float32, float64, int64.
         """
         argument = self.call[name]
-        if argument.type in QUANTIZED:
-            centred = self._stored(argument).astype(np.int64) - argument.zero_point
-            return centred, self._scale(argument)
-        return self.real(argument), 1.0
+        if argument.type not in QUANTIZED:
+            return self.real(argument), 1.0
+        stored, scale = self._stored(argument), self._scale(argument)
+        dtype = np.int64 if products is None else _summing_type(products * _span(argument.type) ** 2)
+        return np.subtract(stored, argument.zero_point, dtype=dtype), scale
 
     def quantized(self, name: str) -> bool:
         """Whether an operand's type is quantised."""
@@ -163,14 +171,24 @@ class Values:
         """Matrix product in this arithmetic."""
         return self.arithmetic.matmul(a, b)
 
-    def activate(self, real: Array, name: str = "activation") -> Array:
-        """Applies the fused activation that an input names."""
+    def summing(self, name: str) -> Arithmetic:
+        """The arithmetic for sums of products of what `factor` gives: whole numbers are exact in the quickest."""
+        return BASELINE if self.quantized(name) else self.arithmetic
+
+    def activate(self, real: Array, name: str = "activation", out: Array | None = None) -> Array:
+        """Applies the fused activation that an input names.
+
+        Args:
+            real: what it is applied to.
+            name: of the input.
+            out: `real` itself, when it is no longer needed and may hold the result.
+        """
         if self.linear or self.absolute:
             return real
         low, high = ACTIVATION_RANGE[FusedActivation(self.integer(name))]
         if low is not None:
-            real = np.maximum(real, real.dtype.type(low))
-        return real if high is None else np.minimum(real, real.dtype.type(high))
+            real = np.maximum(real, real.dtype.type(low), out=out)
+        return real if high is None else np.minimum(real, real.dtype.type(high), out=out)
 
     @staticmethod
     def _stored(argument: Argument) -> Array:
@@ -185,6 +203,19 @@ class Values:
         shape = [1] * argument.rank
         shape[argument.channel.channel_dim] = -1
         return np.asarray(argument.channel.scales, np.float64).reshape(shape)
+
+
+def _span(kind: OperandType) -> int:
+    """Largest magnitude of a stored value less its zero point, both in the type's range."""
+    low, high = limits(kind)
+    return high - low
+
+
+def _summing_type(largest: int) -> type[np.float32] | type[np.float64] | type[np.int64]:
+    """The quickest type in which sums of integers up to a magnitude are exact, in any order."""
+    if largest < EXACT_IN_FLOAT32:
+        return np.float32
+    return np.float64 if largest + LARGEST_BIAS < EXACT_IN_FLOAT64 else np.int64
 
 
 ACTIVATION_RANGE: dict[FusedActivation, tuple[float | None, float | None]] = {

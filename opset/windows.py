@@ -135,8 +135,12 @@ def covered(image: Array, windows: Windows, fill: float = 0) -> Array:
     out_height, out_width = window_outputs(windows, height, width)
     if rows.head or rows.tail or columns.head or columns.tail:
         shape = (batch, height + rows.head + rows.tail, width + columns.head + columns.tail, channels)
-        padded = np.full(shape, fill, image.dtype)
-        padded[:, rows.head : rows.head + height, columns.head : columns.head + width] = image
+        padded = np.empty(shape, image.dtype)
+        end_row, end_column = rows.head + height, columns.head + width
+        padded[:, : rows.head] = padded[:, end_row:] = fill
+        beside = padded[:, rows.head : end_row]
+        beside[:, :, : columns.head] = beside[:, :, end_column:] = fill
+        beside[:, :, columns.head : end_column] = image
         image = padded
     along_batch, down, right, deep = image.strides
     return as_strided(

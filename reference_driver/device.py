@@ -73,7 +73,7 @@ def _defined(graph: Subgraph, operation: Operation, undefined: set[int]) -> bool
 
 
 class ReferenceDevice(Device):
-    """Computes by the specification. Slow, and right."""
+    """Computes by the specification, in NumPy."""
 
     traits = Traits(execution_modes=frozenset(ExecutionMode), caching=True, buffers=True)
 
