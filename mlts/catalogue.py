@@ -193,7 +193,7 @@ def read(text: str, name: str) -> tuple[tuple[Entry, ...], Mapping[str, Package]
     Raises:
         UsageError: something in it is missing, unknown or contradicts the rest.
     """
-    top = Fields(parsed(text, name), name, ("data_sets", "models"))
+    top = Fields(parsed(text, name), name, ("data_sets", "models", "speech"))  # the last by `mlts.speech_entries`
     sets = {}
     for where, one in top.objects("data_sets"):
         fields = Fields(one, where, ("name", "package", "licence", "note"))

@@ -235,7 +235,8 @@ class ModelView:
         """The score that is known for these weights and inputs; empty where there is none."""
         known = table(self.row.get("expected"))
         value, count = real(known.get(name)), real(known.get("count"))
-        return "" if value is None else percent_words(value) + (f" of {count:.0f}" if count else "")
+        words = percent_words if is_share(name) else number_words
+        return "" if value is None else words(value) + (f" of {count:.0f}" if count else "")
 
     def expects(self, names: Iterable[str]) -> bool:
         """Whether one of these scores is known beforehand."""

@@ -16,15 +16,15 @@ from mlts.pictures import samples
 from mlts.speech import held_out
 from mlts.speech.models import MODELS
 from mlts.speech.models import subject as speech_subject
+from mlts.speech_entries import SpeechEntry, speech_entries
 from mlts.statistics import Interval
 from mlts.subject import Subject
 from mlts.user_models import user_entries
-from nnhal.errors import UsageError
+from nnhal.errors import SuiteError, UsageError
 from nnhal.types import Array
 
 QUICK = ("mobilenet_v1_0.25_128_float", "mobilenet_v1_0.25_128_quant", "asr_float", "tts_float")  # need no download
 TFLITE = b"TFL3"
-SPEECH_LICENCE = "CC-BY-SA-3.0 (weights and recordings)"
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,15 @@ class Named:
     """A model that can be chosen.
 
     Attributes:
-        entry: of the list; None for speech, which is listed in code.
+        entry: of the list; None for speech.
+        speech: the same for speech.
     """
 
     name: str
     slot: str
     reality: str
     entry: Entry | None = None
+    speech: SpeechEntry | None = None
 
     @property
     def quick(self) -> bool:
@@ -54,7 +56,7 @@ def listed(folder: Path | None = None) -> tuple[Named, ...]:
     """
     own = () if folder is None else user_entries(folder)
     found = [Named(entry.name, entry.slot, entry.reality, entry) for entry in (*own, *entries())]
-    found += [Named(name, model.slot, "trained by this project") for name, model in MODELS.items()]
+    found += [Named(one.name, one.slot, one.reality, speech=one) for one in speech_entries()]
     return tuple(found)
 
 
@@ -114,9 +116,12 @@ def subject_of(named: Named, cache: Path, most: int | None, *, relaxed: bool = F
 
 def facts_of(named: Named) -> Mapping[str, object]:
     """What a page says of a model besides what was measured."""
-    entry = named.entry
+    entry, speech = named.entry, named.speech
+    if speech is not None:
+        due = {speech.score: speech.value, "count": speech.count}
+        return {"licence": speech.licence, "note": speech.note, "expected": due, "data_set": speech.data_set}
     if entry is None:
-        return {"licence": SPEECH_LICENCE, "note": "", "expected": None, "data_set": "held-out recordings"}
+        raise SuiteError(f"{named.name} is neither of the list nor of speech")
     expected = entry.expected
     known = None if expected is None else {"top 1": expected.top1, "top 5": expected.top5, "count": expected.count}
     return {"licence": entry.licence, "note": entry.note, "expected": known, "data_set": entry.data_set}

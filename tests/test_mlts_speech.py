@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from drivers.litert_translate import translate
+from mlts.catalogue import LIST
 from mlts.speech import held_out, models, parameters
 from mlts.speech.chunks import Chunk, asr_chunks, carry, joined, tts_chunks
 from mlts.speech.evaluators import asr_scores, rate, rate_difference, tts_scores
@@ -22,6 +23,7 @@ from mlts.speech.recordings import (
     tts_inputs,
     tts_targets,
 )
+from mlts.speech_entries import read_speech, speech_entries
 from nnhal.errors import UsageError
 from nnhal.types import Array
 from nnhal.validate import violations
@@ -245,3 +247,15 @@ def share(chunk: Chunk) -> float:
     """Of the voiced frames of a recording, those in its first chunk."""
     voiced = chunk.recording.pitch != 0
     return voiced[:TTS_STEPS].sum() / voiced.sum()
+
+
+def test_the_list_says_what_the_models_are() -> None:
+    listed = {one.name: one for one in speech_entries()}
+    assert set(listed) == set(models.MODELS)
+    for name, one in listed.items():
+        assert (one.slot, one.size) == (models.MODELS[name].slot, models.MODELS[name].size)
+    text = LIST.read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match="model and slot differ; write asr for both"):
+        read_speech(text.replace('"model": "asr"', '"model": "tts"'), "models.json")
+    with pytest.raises(UsageError, match="field 'sizes' is unknown"):
+        read_speech(text.replace('"size": "50x20ms"', '"sizes": "50x20ms"'), "models.json")
