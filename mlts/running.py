@@ -139,9 +139,8 @@ def _measured(
     reasons = driver.device.explain_unsupported(model)
     names = (str(setting.spec().text), str(setting.baseline_spec().text), setting.tier.name)
     if not any(supported) or not (all(supported) or setting.partitioned):
-        words = next((reason for reason in reasons if reason), "no operation of it is supported")
-        share = f"{sum(supported)} of {len(supported)} operations"
-        text = f"the driver runs {share} of the model: {words}"
+        words = next((f": {reason}" for reason in reasons if reason), ", and does not say why no others")
+        text = f"the driver runs {sum(supported)} of {len(supported)} operations of the model{words}"
         return Outcome(_all(Judgement(Verdict.NOT_SUPPORTED, Cause.UNSUPPORTED, "query", text)))
     if all(supported):
         bench = Bench(subject, driver, baseline, setting.plan, names, show)
