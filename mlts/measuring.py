@@ -29,6 +29,7 @@ BLOCK = 0.03  # seconds of executions in a row, at least; one where an execution
 LARGEST_BLOCK = 40
 NARROW = 0.01  # half width of the ratio's interval, as a share of it, at which there is no need to go on
 NARROW_MEDIAN = 0.02
+LONGER = 3  # times the planned length, at most, where the pairs do not tell who is quicker
 MODES = (ExecutionMode.BURST, ExecutionMode.ASYNCHRONOUS, ExecutionMode.FENCED)
 TOLD = 20  # executions with timing
 RAPL = Path("/sys/class/powercap/intel-rapl:0/energy_uj")
@@ -184,7 +185,7 @@ class Bench:
             with side.blamed():
                 sizes.append(_block(station.run()))
         begun, number = time.monotonic(), 0
-        while number < plan.rounds or time.monotonic() - begun < plan.seconds:
+        while number < plan.rounds or self._goes_on(time.monotonic() - begun):
             values = subject.samples[number % len(subject.samples)]
             medians = [0.0, 0.0]
             for place in (0, 1) if number % 2 else (1, 0):
@@ -200,6 +201,14 @@ class Bench:
             if number >= plan.rounds and number % 8 == 0 and self._enough():
                 mine.notes.append(f"ended after {number} rounds: the intervals are narrow enough")
                 break
+
+    def _goes_on(self, seconds: float) -> bool:
+        """Whether there is time for another round: more of it where the pairs so far do not tell who is quicker."""
+        if seconds < self.plan.seconds:
+            return True
+        if seconds > LONGER * self.plan.seconds:
+            return False
+        return compare_pairs(self.ours.measured.pairs).verdict == Comparison.UNDECIDED
 
     def _enough(self) -> bool:
         """Whether the ratio is known well, and p99 has the executions that it needs."""
