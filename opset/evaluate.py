@@ -51,6 +51,10 @@ class Result:
             self._exact = self._exact()
         return self._exact
 
+    def storing(self, stored: Array) -> Result:
+        """The same, with another stored form."""
+        return Result(stored, self._exact)
+
 
 @dataclass(frozen=True)
 class Allowance:

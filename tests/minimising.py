@@ -63,7 +63,7 @@ def generic(code: Op, key: str, label: str) -> Faulty:
         answer = answered(fault, Seen(call, results, due), places[label])
         if answer is None:
             return results
-        return {n: replace(r, stored=fitted(answer[n], r.stored.shape)) for n, r in results.items()}
+        return {n: r.storing(fitted(answer[n], r.stored.shape)) for n, r in results.items()}
 
     return Faulty(wrong=wrong)
 
@@ -74,7 +74,7 @@ def negated(*codes: Op) -> Faulty:
     def wrong(call: Call, results: dict[str, Result]) -> dict[str, Result]:
         if call.definition.code not in codes:
             return results
-        return {n: replace(r, stored=(1 - r.stored).astype(r.stored.dtype)) for n, r in results.items()}
+        return {n: r.storing((1 - r.stored).astype(r.stored.dtype)) for n, r in results.items()}
 
     return Faulty(wrong=wrong)
 

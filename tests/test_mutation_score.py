@@ -74,7 +74,7 @@ def result_of(key: str, value: object) -> Array:
     answers = right_answers(drawn_batches("ci", 0)["ADD", "float32"].make(0))
     assert answers is not None
     seen = answers.seen[0]
-    truth = {"output": replace(seen.truth["output"], stored=np.array(value, np.float32))}
+    truth = {"output": seen.truth["output"].storing(np.array(value, np.float32))}
     answer = answered(BY_KEY[key], replace(seen, truth=truth), "output")
     assert answer is not None
     return answer["output"]

@@ -85,7 +85,7 @@ class Twisted(ReferencePreparedModel):
     def _evaluate(self, *arguments: object) -> list[Result]:
         results = super()._evaluate(*arguments)  # type: ignore[arg-type]
         changed = self.twist(self.model, [result.stored for result in results])
-        return [replace(r, stored=np.asarray(c, r.stored.dtype)) for r, c in zip(results, changed, strict=True)]
+        return [r.storing(np.asarray(c, r.stored.dtype)) for r, c in zip(results, changed, strict=True)]
 
 
 def _of_float(array: Array) -> bool:

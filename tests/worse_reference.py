@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import opset.graph
-from opset.evaluate import Result
 from opset.quantization import QUANTIZED, limits
 from reference_driver.device import ReferenceDevice
 
@@ -36,7 +35,7 @@ class Worse(ReferenceDevice):
             results = run(call, *rest)
             if call.definition.name != kernel and str(filter_of(call)) != filter:
                 return results
-            return {name: Result(_down(r, call.results[name].type, int(by)), r.exact) for name, r in results.items()}
+            return {name: r.storing(_down(r, call.results[name].type, int(by))) for name, r in results.items()}
 
         opset.graph.run_call = biased
 

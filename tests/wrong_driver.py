@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.generic_faults import FAULTS, Fault, Seen, answered, fitted, unseeded
 from harness.make import expected_outputs
@@ -41,7 +41,7 @@ class _Wrong(Arithmetic):
         answer = answered(self.fault, Seen(call, results, due), place)
         if answer is None:
             return results
-        return {n: replace(r, stored=fitted(answer[n], r.stored.shape)) for n, r in results.items()}
+        return {n: r.storing(fitted(answer[n], r.stored.shape)) for n, r in results.items()}
 
 
 class WrongDriver(ReferenceDevice):

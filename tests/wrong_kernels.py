@@ -394,7 +394,7 @@ def rounding(round_: Callable[[Array, int], Array]) -> Store:
         steps = round_(np.asarray(computed, np.float64) / argument.scale, argument.zero_point)
         low, high = limits(argument.type)
         stored = np.clip(np.where(np.isnan(steps), high, steps), low, high)
-        return replace(right, stored=stored.astype(info(argument.type).dtype))
+        return right.storing(stored.astype(info(argument.type).dtype))
 
     return wrong
 
@@ -414,4 +414,4 @@ def wrapped(computed: Array, argument: Argument) -> Result:
     real = np.asarray(computed, np.float64) / argument.scale
     steps = np.trunc(real + np.copysign(0.5, real)) + argument.zero_point
     whole = np.nan_to_num(steps, posinf=2.0**40, neginf=-(2.0**40)).astype(np.int64)
-    return replace(right, stored=whole.astype(info(argument.type).dtype))
+    return right.storing(whole.astype(info(argument.type).dtype))
