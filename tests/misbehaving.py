@@ -1,6 +1,6 @@
 """A driver that misbehaves on purpose, and a client that does: what the supervisor of stress runs is tried with.
 
-`tests/misbehaving.py:DRIVER,kind=KIND,stage=STAGE[,after=N]`; as a client's hook `tests.misbehaving:client`, told the
+`tests/misbehaving.py:DRIVER,kind=KIND,stage=STAGE[,after=N][,every=N]`; as a client's hook `tests.misbehaving:client`, told the
 same.
 """
 
@@ -135,8 +135,8 @@ HANGS = ("deadlock", "livelock", "stop", "output")
 class Trouble:
     """Misbehaves at a stage, from the (after + 1)-th time on."""
 
-    def __init__(self, kind: str, stage: str, after: int) -> None:
-        self.kind, self.stage, self.after = kind, stage, after
+    def __init__(self, kind: str, stage: str, after: int, every: int = 100) -> None:
+        self.kind, self.stage, self.after, self.every = kind, stage, after, every
         self.prepared = 0  # models that are held
         self._count = 0
         self._lock = threading.Lock()
@@ -160,8 +160,8 @@ class Trouble:
 
 
 class MisbehavingDriver(LightDriver):
-    def __init__(self, kind: str, stage: str = "execute", after: str = "0") -> None:
-        self._trouble = Trouble(kind, stage, int(after))
+    def __init__(self, kind: str, stage: str = "execute", after: str = "0", every: str = "100") -> None:
+        self._trouble = Trouble(kind, stage, int(after), int(every))
         self._trouble.at("load")
 
     def get_supported_operations(self, model: Model) -> list[bool]:
@@ -192,7 +192,7 @@ class MisbehavingModel(PreparedModel):
         return result
 
     def _spoil(self, request: Request, trouble: Trouble) -> None:
-        if trouble.kind == "wrong" and not trouble._count % 100:
+        if trouble.kind == "wrong" and not trouble._count % trouble.every:
             place = request.outputs[0].location
             pool = request.pools[place.pool_index]
             assert isinstance(pool, Memory)
