@@ -1,7 +1,7 @@
 """A driver that misbehaves on purpose, and a client that does: what the supervisor of stress runs is tried with.
 
-`tests/misbehaving.py:DRIVER,kind=KIND,stage=STAGE[,after=N][,every=N]`; as a client's hook `tests.misbehaving:client`, told the
-same.
+`tests/misbehaving.py:DRIVER,kind=KIND,stage=STAGE[,after=N][,every=N]`; as a client's hook `tests.misbehaving:client`,
+told the same.
 """
 
 from __future__ import annotations
