@@ -227,6 +227,7 @@ def _off(result: Result, required: Array, rng: np.random.Generator) -> Array:
 
 
 @pytest.mark.parametrize("definition", BOTH, ids=lambda d: d.name)
+@pytest.mark.thorough
 def test_operations_at_their_limit_stay_within_the_whole(definition: object) -> None:
     rng = np.random.default_rng(5)
     closest = 0.0

@@ -357,6 +357,7 @@ def test_the_page_goes_where_it_is_wanted(tmp_path):
     assert write_page(folder, tmp_path / "deep" / "p.html").is_file()
 
 
+@pytest.mark.thorough
 def test_thirty_models_of_a_thousand_executions_stay_below_two_megabytes(tmp_path):
     steps = [
         {

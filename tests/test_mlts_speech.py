@@ -181,6 +181,7 @@ def test_models_by_name() -> None:
 
 
 @pytest.mark.parametrize("kind", ["asr", "tts"])
+@pytest.mark.thorough
 def test_trained_models_are_of_use(kind: str) -> None:
     """LiteRT reaches on the committed recordings about what the record says of all; guessing would not."""
     recordings = held_out.committed()[:16]

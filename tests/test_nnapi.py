@@ -66,6 +66,7 @@ def test_at_an_old_level_executions_are_asynchronous(library: Library, tmp_path:
     assert passed["async"] > 3
 
 
+@pytest.mark.thorough
 def test_it_refuses_what_breaks_a_rule(library: Library, tmp_path: Path) -> None:
     """Only of operations that it does not know it knows no rules."""
     cases = [f"--case={name}-*-{kind}-*" for name in SIX[::2] for kind in ("mutated", "request", "broken")]
@@ -150,6 +151,7 @@ def test_a_write_beyond_an_output(library: Library, tmp_path: Path) -> None:
     assert (record.verdict, record.cause) == ("FAIL", "OVERRUN")
 
 
+@pytest.mark.thorough
 def test_a_wrong_value(library: Library, tmp_path: Path) -> None:
     record, out = failure(library, tmp_path, "VALUE", "SOFTMAX-float32*-sync-drawn-*")
     assert (record.verdict, record.cause) == ("FAIL", "VALUE")
@@ -181,6 +183,7 @@ def test_a_leak(library: Library, tmp_path: Path) -> None:
     assert (record.verdict, record.cause) == ("FAIL", "LEAK"), record.message
 
 
+@pytest.mark.thorough
 def test_a_race_shows_in_parallel_requests_alone(library: Library, tmp_path: Path) -> None:
     ran = pytest_run(tmp_path / "alone", f"--driver={library('RACE')}", "--case=ADD-float32-sync-drawn-*")
     assert ran.status == OK

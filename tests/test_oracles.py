@@ -331,6 +331,7 @@ def test_what_is_seen_of_fresh_memory_is_the_fill(session: Any) -> None:
     assert last[-1] == bytes([FILLS[1]]) * 4
 
 
+@pytest.mark.thorough
 def test_a_failure_in_fresh_processes_repeats_and_is_saved(session: Any, tmp_path: Path) -> None:
     record = session(f"{UNINITIALIZED},how=output").check(fresh(addition(20, 30)))
     assert (record.verdict, record.cause, record.repeated) == ("FAIL", "INCONSISTENT", "same")

@@ -136,6 +136,7 @@ def test_failures_are_minimised_by_workers_and_saved_where_the_campaign_is(clust
 
 
 @needs_dask
+@pytest.mark.thorough
 def test_a_driver_that_no_worker_can_load_is_told_in_one_sentence(cluster: Cluster) -> None:
     cluster.worker("npu=1")
     runs = cluster.folder / "runs"
