@@ -5,8 +5,22 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(Exception):
+    """Somebody wants it to end."""
+
+
+def interrupt() -> NoReturn:
+    """Ends what goes on at once.
+
+    Raises:
+        Interrupted: always.
+    """
+    raise Interrupted
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.command_line import CommandParser
 from harness.driver import ask_facts, open_driver
-from harness.interrupting import interruptible
+from harness.interrupting import Interrupted, interrupt, interruptible
 from harness.record import Run, read_run
 from harness.session import facts_header
 from harness.verdict import Verdict
@@ -47,10 +47,6 @@ exit status:
 Ctrl-C ends the model that is under way, which then has no record; --resume goes on with it.
 `python -m mlts capabilities RUN [RUN...]` writes what was measured as a driver's capabilities.
 """
-
-
-class Interrupted(Exception):
-    """Somebody wants it to end."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -211,7 +207,7 @@ def _run(options: argparse.Namespace) -> int:
                 parts[-1].resume(resumed.records, pairs)
             else:
                 parts[-1].begin(pairs, {**wish.header(), **said})
-        with interruptible(_interrupt), Progress(len(pairs) * len(parts)) as progress:
+        with interruptible(interrupt), Progress(len(pairs) * len(parts)) as progress:
             try:
                 for part in parts:
                     _all_of(part, wish, progress)
@@ -249,10 +245,6 @@ def _facts(text: str, wish: Wish) -> dict[str, Any]:
             return facts_header(ask_facts(driver.device))
         except (DriverError, DriverDied, DriverTimedOut, UncleanError) as error:
             raise UsageError(f"driver {spec.name!r} does not say what it is: {error}") from None
-
-
-def _interrupt() -> None:
-    raise Interrupted
 
 
 def _all_of(part: BenchFolder, wish: Wish, progress: Progress) -> None:

@@ -9,24 +9,25 @@ operation's part. The operation whose part is largest, but for what a correct on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mlts.interpreting import revealed
+from mlts.measuring import Show
 from mlts.station import Station, prepare
 from nnhal.device import Device
 from nnhal.errors import DriverError
 from nnhal.model import Model, Operand, Operation, Subgraph, count_consumers
 from nnhal.types import Array, OperandLifeTime, OperationType
+from opset.call import Call
 from opset.evaluate import allowance, run_call
 from opset.graph import call_of
 from opset.quantization import QUANTIZED
 
 CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE, OperandLifeTime.NO_VALUE)
-Show = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,15 @@ def _exact(model: Model, values: Sequence[Array]) -> dict[int, Array]:
 
 def _run(model: Model, operations: Sequence[Operation], known: dict[int, Array]) -> None:
     for operation in operations:
-        call = call_of(model, model.main, operation, known)
-        shapes = call.definition.infer(call)
-        call = replace(call, results={n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
-        for index, result in zip(operation.outputs, run_call(call).values(), strict=True):
+        for index, result in zip(operation.outputs, run_call(_call(model, operation, known)).values(), strict=True):
             known[index] = result.stored
+
+
+def _call(model: Model, operation: Operation, known: Mapping[int, Array]) -> Call:
+    """An operation with its values, and the shapes of its results."""
+    call = call_of(model, model.main, operation, known)
+    shapes = call.definition.infer(call)
+    return replace(call, results={n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
 
 
 def _outputs_with(model: Model, number: int, known: Mapping[int, Array], results: Mapping[int, Array]) -> list[Array]:
@@ -143,13 +148,16 @@ def _outputs_with(model: Model, number: int, known: Mapping[int, Array], results
 
 def _difference(model: Model, index: int, right: Array, got: Array) -> tuple[float, float]:
     """Root mean square and largest difference, in units of the value's own, or in steps where quantised."""
-    exact = right.astype(np.float64)
-    unit = 1.0
-    if model.main.operands[index].type not in QUANTIZED and exact.size:
-        unit = float(np.sqrt(np.mean(np.square(exact)))) or 1.0
-    apart = np.abs(got.astype(np.float64) - exact) / unit
+    apart = np.abs(got.astype(np.float64) - right) / _unit(model, index, right)
     apart = np.where(np.isfinite(apart), apart, np.finfo(np.float64).max ** 0.25)
     return (float(np.sqrt(np.mean(np.square(apart)))), float(apart.max())) if apart.size else (0.0, 0.0)
+
+
+def _unit(model: Model, index: int, right: Array) -> float:
+    """What differences of a value are counted in: its root mean square, or one step where it is quantised."""
+    if model.main.operands[index].type in QUANTIZED or not right.size:
+        return 1.0
+    return float(np.sqrt(np.mean(np.square(right.astype(np.float64))))) or 1.0
 
 
 # --- the driver -------------------------------------------------------------------------------------------------------
@@ -192,17 +200,18 @@ def _part(device: Device, model: Model, number: int, known: Mapping[int, Array])
     small, inputs = single(model, number)
     given = [known[index] for index in inputs]
     right = {index: known[index] for index in operation.outputs}
-    allowed = _allowed(model, operation, known)
+    limits = _limits(model, operation, known)
+    finite = [limit[np.isfinite(limit)] / _unit(model, index, right[index]) for index, limit in limits.items()]
+    allowed = max((float(some.max()) for some in finite if some.size), default=0.0)
     got = _alone(device, small, given, operation.outputs)
     if got is None:
-        return _Part(None, max(allowed.values(), default=0.0), 0.0, 0.0)
+        return _Part(None, allowed, 0.0, 0.0)
     own = max(_difference(model, index, right[index], got[index])[1] for index in operation.outputs)
     final = [known[index] for index in model.main.output_indexes]
     effect = _effect(model, final, _outputs_with(model, number, known, got))
-    limits = _limits(model, operation, known)
     beyond = {index: _beyond(right[index], got[index], limit) for index, limit in limits.items()}
-    excess = effect if not beyond else _effect(model, final, _outputs_with(model, number, known, beyond))
-    return _Part(own, max(allowed.values(), default=0.0), effect, excess)
+    excess = _effect(model, final, _outputs_with(model, number, known, beyond))
+    return _Part(own, allowed, effect, excess)
 
 
 def _alone(device: Device, model: Model, given: Sequence[Array], outputs: Sequence[int]) -> dict[int, Array] | None:
@@ -227,23 +236,9 @@ def _effect(model: Model, right: Sequence[Array], got: Sequence[Array]) -> float
 
 def _limits(model: Model, operation: Operation, known: Mapping[int, Array]) -> dict[int, Array]:
     """For each result how far a correct driver may be off, element by element, in stored units."""
-    call = call_of(model, model.main, operation, dict(known))
-    shapes = call.definition.infer(call)
-    call = replace(call, results={n: replace(a, shape=tuple(shapes[n])) for n, a in call.results.items()})
+    call = _call(model, operation, known)
     allowed = allowance(call, run_call(call), model.relax_computation_float32_to_float16)
     return {index: one.required for index, one in zip(operation.outputs, allowed.values(), strict=True)}
-
-
-def _allowed(model: Model, operation: Operation, known: Mapping[int, Array]) -> dict[int, float]:
-    """The same as one number for each result, in the units of `Blame`."""
-    found = {}
-    for index, limit in _limits(model, operation, known).items():
-        unit = 1.0
-        if model.main.operands[index].type not in QUANTIZED and known[index].size:
-            unit = float(np.sqrt(np.mean(np.square(known[index].astype(np.float64))))) or 1.0
-        finite = limit[np.isfinite(limit)] / unit
-        found[index] = float(finite.max()) if finite.size else 0.0
-    return found
 
 
 def _beyond(right: Array, got: Array, limit: Array) -> Array:
@@ -277,18 +272,3 @@ def single(model: Model, number: int) -> tuple[Model, list[int]]:
         tuple(operands), (made,), tuple(places[i] for i in inputs), tuple(places[i] for i in operation.outputs)
     )
     return replace(model, main=count_consumers(alone), translation=None), inputs
-
-
-def rows(blames: Sequence[Blame]) -> Iterator[dict[str, object]]:
-    """The operations for a line of measurements."""
-    for one in blames:
-        yield {
-            "number": one.number,
-            "operation": one.operation,
-            "shape": list(one.shape),
-            "error": one.error,
-            "own": one.own,
-            "allowed": one.allowed,
-            "effect": one.effect,
-            "excess": one.excess,
-        }

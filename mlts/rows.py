@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from mlts.accumulation import rows
 from mlts.plan import Tier
 from mlts.running import Outcome
 from mlts.statistics import Interval, Paired, percentile
 from mlts.subject import Subject
-from mlts.subjects import Named, facts_of, scores_row
+from mlts.subjects import Named, facts_of
 
 PERCENTILES = (50, 90, 99)
 
@@ -41,8 +40,10 @@ def row_of(named: Named, subject: Subject, tier: Tier, found: Outcome) -> dict[s
         "errors": [asdict(one) for one in judged.errors] if judged else [],
         "baseline_errors": [asdict(one) for one in judged.baseline_errors] if judged else [],
         "numbers": dict(judged.judgement.numbers) if judged else {},
-        "scores": {side: scores_row(scores) for side, scores in found.scores.items()},
-        "accumulation": list(rows(found.blames)),
+        "scores": {
+            side: {name: interval_row(one) for name, one in scores.items()} for side, scores in found.scores.items()
+        },
+        "accumulation": [asdict(one) for one in found.blames],
         "seconds": found.seconds,
     }
 

@@ -15,7 +15,7 @@ from harness.verdict import Cause, Judgement, Verdict
 from mlts.accumulation import Blame, accumulate
 from mlts.accuracy import exact_outputs
 from mlts.judging import ASPECTS, LATENCY, RESULTS, STABILITY, Judged, judge_latency, judge_results, judge_stability
-from mlts.measuring import Bench, DamageError
+from mlts.measuring import Bench, DamageError, Show
 from mlts.plan import Plan, Tier
 from mlts.statistics import Paired
 from mlts.subject import Measured, Subject
@@ -23,8 +23,6 @@ from nnhal.errors import DriverDied, DriverError, DriverTimedOut, UncleanError
 from nnhal.loading import DriverSpec
 
 DEADLINE = 60.0  # seconds for a call: large models on a slow driver
-
-Show = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -102,17 +101,3 @@ class Measured:
     def row(self) -> dict[str, Any]:
         """For a line of the run's measurements."""
         return asdict(self)
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any]) -> Measured:
-        """What `row` gave."""
-        made = cls(**row)
-        made.pairs = [(float(a), float(b)) for a, b in made.pairs]
-        made.told = [(float(a), b, c) for a, b, c in made.told]
-        made.in_flight = {int(n): (float(a), float(b)) for n, (a, b) in made.in_flight.items()}
-        return made
-
-
-def flattened(values: Sequence[Sequence[float]]) -> list[float]:
-    """Numbers of several lists, in order."""
-    return [value for some in values for value in some]

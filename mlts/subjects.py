@@ -17,7 +17,6 @@ from mlts.speech import held_out
 from mlts.speech.models import MODELS
 from mlts.speech.models import subject as speech_subject
 from mlts.speech_entries import SpeechEntry, speech_entries
-from mlts.statistics import Interval
 from mlts.subject import Subject
 from mlts.user_models import user_entries
 from nnhal.errors import SuiteError, UsageError
@@ -142,8 +141,3 @@ def evaluation(named: Named) -> Evaluation:
         return {"driver": score(truths, mine, base), "baseline": score(truths, base, None)}
 
     return evaluate
-
-
-def scores_row(scores: Mapping[str, Interval]) -> dict[str, list[float | None]]:
-    """Scores for a line of measurements."""
-    return {name: [one.value, one.low, one.high, float(one.count)] for name, one in scores.items()}

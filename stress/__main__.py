@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.command_line import CommandParser
-from harness.interrupting import interruptible
+from harness.interrupting import Interrupted, interrupt, interruptible
 from harness.isolation import DEADLINE
 from harness.option_values import level_of, matching
 from harness.record import Record, Run, read_run
@@ -45,10 +45,6 @@ exit status:
 
 Ctrl-C ends the run that is under way, which then has no record; --resume goes on with it.
 """
-
-
-class Interrupted(Exception):
-    """Somebody wants it to end."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -190,7 +186,7 @@ def _run(options: argparse.Namespace) -> int:
             else:
                 facts = facts_header(one.facts) if one.facts is not None else {}
                 parts[-1].begin([scene for scene, _ in scenes], {**wish.header(), **facts})
-        with interruptible(_interrupt), Progress(sum(map(len, todo))) as progress:
+        with interruptible(interrupt), Progress(sum(map(len, todo))) as progress:
             try:
                 for one, scenes, part in zip(ready, todo, parts, strict=True):
                     _all_of(one, scenes, part, wish, progress, options.wait_quiet)
@@ -207,10 +203,6 @@ def _run(options: argparse.Namespace) -> int:
     if any(part.failed for part in parts):
         return BAD
     return INTERRUPTED if interrupted else GOOD
-
-
-def _interrupt() -> None:
-    raise Interrupted
 
 
 def _scenes(wish: Wish, ready: Ready) -> list[tuple[Scene, str]]:
