@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import platform
 import random
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,7 +20,7 @@ import psutil
 from harness.client import MOST_DEADLINES
 from harness.greeting import Unready
 from harness.guards import Arena
-from harness.isolation import IsolatedDriver, sample_of
+from harness.isolation import IsolatedDriver
 from harness.judge import judge
 from harness.process import tagged
 from harness.run import run
@@ -29,11 +28,12 @@ from harness.verdict import Verdict
 from nnhal.errors import DriverDied, SuiteError, UsageError
 from nnhal.loading import DriverSpec
 from nnhal.types import FeatureLevel
-from stress.board import Count, Place, Slot, latest, total
+from stress.board import Count, Place, Slot, total
 from stress.clients import ClientProcess
 from stress.disturbances import ACTS
-from stress.evidence import DriverEnd, Evidence, Silence, Timed
+from stress.evidence import DriverEnd, Evidence, Silence
 from stress.order import Order, Service
+from stress.processes import culprit, held, is_stopped, timed
 from stress.scene import HOSTILE, Disturbance, Scene
 
 TICK = 0.05  # seconds between two looks, where nothing else wakes it
@@ -41,9 +41,6 @@ START_SECONDS = 60.0  # for a client to be ready
 LATE = 0.5  # seconds beyond a limit, before the client that should have told of it is taken to hang
 END_SECONDS = 3.0  # for clients to end when the run is decided, and for a driver to end when it is let go
 FROZEN = 0.5  # seconds without a beat, after which nothing in a client runs
-BUSY = 0.9  # share of what a process uses that stands still, by which one thread holds the others up
-# Numbers of kill, tkill and tgkill: what a thread is in that has a signal sent, as the system shows it.
-SENDING = {"x86_64": ("62", "200", "234"), "aarch64": ("129", "130", "131")}
 CATCH_UP = 0.3  # seconds for clients to say what they saw, after the driver's end
 
 
@@ -95,7 +92,7 @@ class Supervision:
 
     def run(self) -> Evidence:
         """Runs it and gives what is known."""
-        before = _held()
+        before = held()
         try:
             if self._load() and self._start_clients():
                 self._go()
@@ -114,7 +111,10 @@ class Supervision:
     @property
     def executions(self) -> int:
         """Executions of all clients so far."""
-        return sum(total(list(client.slots()), Count.EXECUTIONS) for client in self.clients)
+        return self._counted(Count.EXECUTIONS)
+
+    def _counted(self, what: Count) -> int:
+        return sum(total(list(client.slots()), what) for client in self.clients)
 
     def mark(self, words: str) -> None:
         """Notes what happened now."""
@@ -306,7 +306,7 @@ class Supervision:
         self._sampled = now + self.scene.sampling
         pid = self.driver.pid if self.driver is not None else next((c.pid for c in self.clients if c.alive), 0)
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            found = timed(pid, now, self.executions)
+            found = timed(pid, now, self.executions, self._counted(Count.NANOSECONDS) / 1e9)
             self.evidence.samples.append(found)
 
     # ---- watching
@@ -384,7 +384,7 @@ class Supervision:
         stopped, stacks = False, ""
         if self.driver is not None:
             process = self.driver.process
-            stopped = _is_stopped(process.pid)
+            stopped = is_stopped(process.pid)
             stacks = process.stop("does not answer", stacks=True, native=self._native)
         self.evidence.silence = Silence(
             at,
@@ -405,7 +405,7 @@ class Supervision:
         # What a thread has noted shows that the client runs as a beat does, which may have to wait for its turn.
         beat = max(client.beat(), client.ready_at, self.start, *(min(slot.since, now) for slot in slots))
         if now > beat + FROZEN:
-            slots = (_culprit(client, slots, now),)
+            slots = (culprit(client, slots, now),)
             if now > beat + self._allowed(client, beat, self.deadline):
                 self._hang(client, slots[0])
                 return
@@ -432,7 +432,7 @@ class Supervision:
         idents = [found.ident for found in client.slots()]
         thread = idents.index(slot.ident) if slot.ident in idents else -1
         seconds = now - slot.since if slot.since else 0.0
-        at, stopped = self.now, _is_stopped(client.pid)
+        at, stopped = self.now, is_stopped(client.pid)
         client.stopped = True
         stacks = client.process.stop("does not go on", stacks=True, native=self._native)
         text = slot.text or "its start"
@@ -503,7 +503,7 @@ class Supervision:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         found += [f"process {pid}" for pid in left]
-        more = len(_held()) - len(before)
+        more = len(held()) - len(before)
         if more > 0:
             found.append(f"{more} descriptors of the supervisor")
         return found
@@ -511,69 +511,3 @@ class Supervision:
 
 def _doing(client: ClientProcess) -> str:
     return max(client.slots(), key=lambda slot: (slot.place, slot.since)).text
-
-
-def _held() -> tuple[int, ...]:
-    """Descriptors of this process."""
-    return tuple(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208  # names are all that is wanted
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    return False
-
-
-def _culprit(client: ClientProcess, slots: Sequence[Slot], now: float) -> Slot:
-    """The thread by which nothing in a client runs.
-
-    It sent the signal that stops all, or uses the processor alone, or else is the one that did something last.
-
-    The others only seem to hang: they wait for the interpreter. Who did something last need not be it: a call of a
-    driver may let others run before it holds them up.
-    """
-    sender = _sender(client.pid)
-    signalled = [slot for slot in slots if slot.number == sender]
-    if signalled:
-        return signalled[0]
-    used = _processor_seconds(client.pid)
-    if client.frozen is None:
-        client.frozen = now, used
-    since, before = client.frozen
-    busy = {number: seconds - before.get(number, 0.0) for number, seconds in used.items()}
-    if busy and now > since:
-        number = max(busy, key=lambda found: busy[found])
-        alone = busy[number] > BUSY * sum(busy.values()) > 0.0
-        burning = [slot for slot in slots if slot.number == number and alone]
-        if burning:
-            return burning[0]
-    return latest(slots)
-
-
-def _sender(pid: int) -> int:
-    """Number of the thread of a stopped process that sent a signal last of all; 0 where that cannot be told."""
-    if _is_stopped(pid):
-        for task in Path(f"/proc/{pid}/task").glob("*"):
-            with contextlib.suppress(OSError):
-                if (task / "syscall").read_text().split()[0] in SENDING.get(platform.machine(), ()):
-                    return int(task.name)
-    return 0
-
-
-def _processor_seconds(pid: int) -> dict[int, float]:
-    """What each thread of a process has used of the processor; empty where that cannot be had."""
-    with contextlib.suppress(psutil.Error):
-        return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process(pid).threads()}
-    return {}
-
-
-def timed(pid: int, at: float, executions: int) -> Timed:
-    """What a process uses now.
-
-    Raises:
-        psutil.Error: it is gone.
-    """
-    process = psutil.Process(pid)
-    with process.oneshot():
-        return Timed(at, sample_of(process), int(process.memory_info().shared), executions)
