@@ -9,7 +9,11 @@
 static volatile uint32_t steps;
 #define STEP (steps = steps + 1)
 
-static int32_t whole(const Value *value) { return *(const int32_t *)value->data; }
+static int32_t whole(const Value *value) {
+    int32_t found;
+    memcpy(&found, value->data, sizeof found);
+    return found;
+}
 
 static bool has(const Value *value, uint32_t rank) { return value->rank == rank; }
 
@@ -69,7 +73,7 @@ static void uninitialised(const Operation *operation, Value *const *inputs, cons
     STEP;
     float *room = malloc(64 * sizeof *room);
     size_t count = count_of(output->rank, output->dims);
-    if (room && count) ((float *)output->data)[count - 1] = room[count % 64];
+    if (room && count) memcpy((char *)output->data + (count - 1) * sizeof *room, &room[count % 64], sizeof *room);
     free(room);
 }
 

@@ -6,32 +6,49 @@
 
 #include "native.h"
 
+/* A request may place a value at any byte: what has more than one is copied out and in. */
+static int32_t whole(const Value *value, size_t index) {
+    int32_t found;
+    memcpy(&found, (const char *)value->data + index * sizeof found, sizeof found);
+    return found;
+}
+
+static float single(const Value *value, size_t index) {
+    float found;
+    memcpy(&found, (const char *)value->data + index * sizeof found, sizeof found);
+    return found;
+}
+
+static void put(const Value *value, size_t index, const void *word) {
+    memcpy((char *)value->data + index * 4, word, 4);
+}
+
 static double real(const Value *value, size_t index) {
     const Operand *operand = value->operand;
     switch (value->type) {
     case ANEURALNETWORKS_FLOAT32:
-    case ANEURALNETWORKS_TENSOR_FLOAT32: return ((const float *)value->data)[index];
+    case ANEURALNETWORKS_TENSOR_FLOAT32: return single(value, index);
     case ANEURALNETWORKS_TENSOR_QUANT8_ASYMM:
         return (((const uint8_t *)value->data)[index] - operand->zero_point) * (double)operand->scale;
     case ANEURALNETWORKS_TENSOR_QUANT8_ASYMM_SIGNED:
         return (((const int8_t *)value->data)[index] - operand->zero_point) * (double)operand->scale;
     case ANEURALNETWORKS_INT32:
-    case ANEURALNETWORKS_TENSOR_INT32: return ((const int32_t *)value->data)[index];
+    case ANEURALNETWORKS_TENSOR_INT32: return whole(value, index);
     default: return 0;
     }
 }
-
-static int32_t whole(const Value *value, size_t index) { return ((const int32_t *)value->data)[index]; }
 
 static double between(double value, double low, double high) { return value < low ? low : value > high ? high : value; }
 
 static void store(const Value *value, size_t index, double result) {
     const Operand *operand = value->operand;
     if (value->type == ANEURALNETWORKS_TENSOR_FLOAT32) {
-        ((float *)value->data)[index] = (float)result;
+        float rounded = (float)result;
+        put(value, index, &rounded);
         return;
     }
     double steps = result / operand->scale;
+    if (isnan(steps)) steps = 0; /* has no place among whole numbers */
     steps = (FAULT == FAULT_BIASED ? floor(steps) : round(steps)) + operand->zero_point;
     if (value->type == ANEURALNETWORKS_TENSOR_QUANT8_ASYMM)
         ((uint8_t *)value->data)[index] = (uint8_t)between(steps, 0, 255);
@@ -90,7 +107,8 @@ static int compute_pair(int32_t code, Value *const *inputs, const Value *output)
         size_t at = element(a, output, i), bt = element(b, output, i);
         if (output->type == ANEURALNETWORKS_TENSOR_INT32) {
             uint32_t x = (uint32_t)whole(a, at), y = (uint32_t)whole(b, bt); /* unsigned: may run over */
-            ((uint32_t *)output->data)[i] = code == ANEURALNETWORKS_ADD ? x + y : x * y;
+            uint32_t both = code == ANEURALNETWORKS_ADD ? x + y : x * y;
+            put(output, i, &both);
             continue;
         }
         double x = real(a, at), y = real(b, bt);
