@@ -1,4 +1,7 @@
-"""Which inputs came where none had come before: in a native driver with coverage, changes to those lead deepest.
+"""Which inputs come where few do: in a native driver with coverage, changes to those lead deepest.
+
+Two kinds of places count: those that were reached last of all, and those that the fewest inputs reach. The former lead
+on where something new was found a moment ago, the latter also where that was long ago, and much else since.
 
 The compiler's counters lie in a section of the driver's library; the fuzzer clears them before each input.
 """
@@ -9,7 +12,7 @@ import contextlib
 import ctypes
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +20,39 @@ import numpy as np
 from nnhal.types import Array
 
 SECTION = b"__sancov_cntrs"
-FOCUS = 0.7  # share of changes that are made to inputs that met the newest edges
+FOCUS = 0.7  # share of changes that are made to inputs of the frontier
+RARE = 24  # edges that the fewest inputs meet
+RARELY = 0.5  # share of those changes that are made to inputs which meet one of them; the rest go to the newest
+RANKED = 64  # inputs between two looks at which are rare
 NEWER = 0.3  # chance that of two edges one behind the other the newer one is taken
-NEWEST = 12  # edges whose inputs are kept
-KEPT = 8  # of each
+NEWEST = 12  # edges
+KEPT = 8  # inputs of an edge
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # of a 64-bit ELF file
 ENTRY = struct.Struct("<IIQQQQIIQQ")  # of its table of sections
 
 
 class Frontier:
-    """Knows in which order the edges of the libraries in this process were met first, and inputs that meet the newest.
+    """Knows when the edges of the libraries in this process were met first, how often since, and inputs that meet them.
 
     Args:
         record: file with the edges in the order in which any process of the target met them, to whose name their number
             is added, since another build has others; None for none.
+        counters: of the libraries; None for those of the libraries in this process.
     """
 
-    def __init__(self, record: Path | None) -> None:
-        self._counters = [_at(*place) for place in _places()] if record is not None else []
+    def __init__(self, record: Path | None, counters: Sequence[Array] | None = None) -> None:
+        if counters is None:
+            counters = [_at(*place) for place in _places()] if record is not None else []
+        self._counters = list(counters)
         size = sum(map(len, self._counters))
         self._inputs: dict[int, list[bytes]] = {}
         self._record = None if record is None else record.with_name(f"{record.name}-{size}")
         self._order = [edge for edge in _recorded(self._record) if edge < size] if self._record is not None else []
         self._known = np.zeros(size, bool)
         self._known[self._order] = True
+        self._hits = np.zeros(size, np.int64)
+        self._rare: list[int] = []
+        self._inputs_run = 0
         self._rng = random.Random(size)
 
     def note(self, data: bytes) -> None:
@@ -48,14 +60,27 @@ class Frontier:
         if not self._counters:
             return
         counters = self._counters[0] if len(self._counters) == 1 else np.concatenate(self._counters)
-        for edge in np.flatnonzero((counters != 0) & ~self._known).tolist():
+        met = counters != 0
+        for edge in np.flatnonzero(met & ~self._known).tolist():
             self._add(edge)
-        for edge in self._order[-NEWEST:]:
-            if counters[edge]:
-                kept = self._inputs.setdefault(edge, [])
-                kept.append(data)
-                if len(kept) > KEPT:
-                    del kept[self._rng.randrange(KEPT)]
+        sought = met & (self._hits < KEPT)
+        sought[self._order[-NEWEST:] + self._rare] = True
+        for edge in np.flatnonzero(sought & met).tolist():
+            kept = self._inputs.setdefault(edge, [])
+            kept.append(data)
+            if len(kept) > KEPT:
+                del kept[self._rng.randrange(KEPT)]
+        self._hits += met
+        self._inputs_run += 1
+        if self._inputs_run % RANKED == 0:
+            self._rank()
+
+    def _rank(self) -> None:
+        """Sees which edges are rare now; of as rare ones the newer."""
+        place = {edge: number for number, edge in enumerate(self._order)}
+        there = [edge for edge in np.flatnonzero(self._hits).tolist() if edge in place]
+        there.sort(key=lambda edge: (self._hits[edge], -place[edge]))
+        self._rare = there[:RARE]
 
     def _add(self, edge: int) -> None:
         self._known[edge] = True
@@ -68,11 +93,17 @@ class Frontier:
         """An input to change; None where the fuzzer's own choice has its turn."""
         if rng.random() >= FOCUS:
             return None
+        edge = self._chosen(rng)
+        kept = self._inputs.get(edge) if edge is not None else None
+        return rng.choice(kept) if kept else None
+
+    def _chosen(self, rng: random.Random) -> int | None:
+        if self._rare and rng.random() < RARELY:
+            return rng.choice(self._rare)
         back = 1
         while back < NEWEST and rng.random() >= NEWER:
             back += 1
-        kept = self._inputs.get(self._order[-back]) if back <= len(self._order) else None
-        return rng.choice(kept) if kept else None
+        return self._order[-back] if back <= len(self._order) else None
 
 
 def _recorded(record: Path) -> list[int]:

@@ -36,7 +36,7 @@ from nnhal.loading import DriverSpec
 ORDER = "NNCTS_TRIAGE"
 RESULT, CASE, INPUT = "result.json", "found.case", "found.bin"
 TRIES = 6  # of an input that fails by chance
-BUDGET = {Verdict.HANG: 12, Verdict.CRASH: 60}  # inputs tried, where each costs a wait or a process
+BUDGET = {Verdict.HANG: 8, Verdict.CRASH: 60}  # inputs tried, where each costs a wait or a process
 USUAL = 150
 SECONDS = 60.0  # for making an input smaller
 NOT_AGAIN = "it did not fail again in a process of its own"
@@ -164,8 +164,7 @@ class Triage:
                 first = self._failing(case, probe)
                 if first is None:
                     continue
-                data, case = self._reduced(data, case, first, probe)
-                case, last = self._minimised(case, first, probe)
+                data, case, last = self._smaller(data, case, first, probe)
                 self._write(case, last, data, driver.log)
                 return
         self._write(case, self._unrepeated(), data)
@@ -187,6 +186,17 @@ class Triage:
             return first
         return Judgement(Verdict.FLAKY, first.cause, first.stage, f"{first.message}; {NOT_AGAIN}")
 
+    def _smaller(
+        self, data: bytes, case: TestCase, first: Judgement, probe: Prober
+    ) -> tuple[bytes, TestCase, Judgement]:
+        """A smaller input and case that fail alike with all the time that a driver has; those given where none does."""
+        probe.hurried = first.verdict == Verdict.HANG
+        small, made = self._reduced(data, case, first, probe)
+        for found in (self._minimised(made, first, probe), made):
+            if found is not case and alike(first, last := probe.patient(found)):
+                return small, found, last
+        return data, case, first
+
     def _reduced(self, data: bytes, case: TestCase, first: Judgement, probe: Prober) -> tuple[bytes, TestCase]:
         def fails(smaller: bytes) -> bool:
             if time.monotonic() > self._end:
@@ -196,22 +206,16 @@ class Triage:
 
         small, _ = reduced(data, fails, BUDGET.get(first.verdict, USUAL))
         made = self._case(small)
-        if small == data or made is None or not alike(first, probe.patient(made)):
-            return data, case
-        return small, made
+        return (data, case) if small == data or made is None else (small, made)
 
-    def _minimised(self, case: TestCase, first: Judgement, probe: Prober) -> tuple[TestCase, Judgement]:
+    def _minimised(self, case: TestCase, first: Judgement, probe: Prober) -> TestCase:
         """A case of one valid graph is made smaller as a graph, too."""
         try:
             take_apart(case)
         except (ValueError, KeyError):
-            return self._last(case, first, probe)
-        found = minimize(case, probe, budget=BUDGET.get(first.verdict, USUAL), confirm=probe.patient)
-        return self._last(case if found.note else found.case, first, probe)
-
-    def _last(self, case: TestCase, first: Judgement, probe: Prober) -> tuple[TestCase, Judgement]:
-        judgement = probe.patient(case)
-        return case, judgement if alike(first, judgement) else first
+            return case
+        found = minimize(case, probe, budget=BUDGET.get(first.verdict, USUAL))
+        return case if found.note else found.case
 
     def _write(self, case: TestCase, judgement: Judgement, data: bytes, log: str = "") -> None:
         case = with_digest(case)

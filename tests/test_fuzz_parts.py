@@ -215,9 +215,8 @@ def test_changes_keep_what_lies_in_front_of_them() -> None:
 
 
 def test_inputs_that_met_the_newest_edges_are_changed_most_often(tmp_path: Path) -> None:
-    frontier = Frontier(None)
     counters = np.zeros(10, np.uint8)
-    frontier._counters, frontier._known, frontier._record = [counters], np.zeros(10, bool), tmp_path / "edges-10"
+    frontier = Frontier(tmp_path / "edges", [counters])
     for edge in range(4):
         counters[:] = 0
         counters[: edge + 1] = 1
@@ -226,6 +225,22 @@ def test_inputs_that_met_the_newest_edges_are_changed_most_often(tmp_path: Path)
     assert picked[b"\3"] > picked[b"\2"] > picked[b"\1"] > 0
     assert picked[None] > 400  # the fuzzer's own choice has its turn
     assert _recorded(tmp_path / "edges-10") == [0, 1, 2, 3]  # the next process goes on from it
+
+
+def test_inputs_that_meet_what_few_others_meet_are_changed_too_however_long_ago_that_was_new() -> None:
+    counters = np.zeros(200, np.uint8)
+    frontier = Frontier(None, [counters])
+    rng = random.Random(7)
+    for number in range(2000):
+        counters[:] = 0
+        counters[rng.sample(range(1, 150), 60)] = 1  # what is common
+        counters[150 + min(number // 40, 49)] = 1  # what is new, and met often from then on
+        counters[0] = number in (5, 900)  # met twice in all, for the first time long ago
+        frontier.note(number.to_bytes(2, "big"))
+    picked = Counter(frontier.pick(random.Random(seed)) for seed in range(4000))
+    rare = picked[(5).to_bytes(2, "big")] + picked[(900).to_bytes(2, "big")]
+    # A share of 0.7 * 0.5 goes to 24 rare places: 1.46 % to each, one way or the other 27 to 90 of 4,000.
+    assert 27 < rare < 90
 
 
 def test_counters_are_found_in_the_library_that_has_them(tmp_path: Path) -> None:
