@@ -19,7 +19,7 @@ from fuzz.page import write_coverage
 from fuzz.plan import DEFAULT_SECONDS, Plan, Way, default_state
 from fuzz.progress import Progress, Standing, Tally
 from fuzz.state import State
-from fuzz.summary import summary
+from fuzz.summary import complaints, summary
 from fuzz.targets import DRIVER, GROUPS, OWN, TARGETS, targets_of
 from harness.command_line import CommandParser
 from harness.driver import DriverFacts
@@ -41,7 +41,8 @@ and what is known are kept from run to run.
 EPILOG = """\
 exit status:
   0    nothing new was found
-  1    something was found that was not known and is not waived; with --reproduce: the input fails
+  1    something was found that was not known and is not waived, or a waiver is stale or expired; with --reproduce: the
+       input fails
   2    wrong input, or a driver that cannot be loaded: one sentence on standard error says what, and the mend
   130  interrupted, and nothing new so far
 
@@ -239,7 +240,7 @@ def _go(ground: Ground, resumed: Run | None) -> int:
         campaign = Campaign(ground, progress, standing)
         campaign.go()
     sys.stdout.write(f"{summary(ground, standing, interrupted=campaign.interrupted)}\n")
-    if ground.folder.failed:
+    if ground.folder.failed or complaints(ground):
         return BAD
     return INTERRUPTED if campaign.interrupted else GOOD
 

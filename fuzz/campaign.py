@@ -36,6 +36,7 @@ TURN_SECONDS = 0.1
 PER_KIND = 3  # inputs alike that are looked at
 LOOK_SECONDS = 300.0  # that a look may take
 LOOK_SHARE = 0.3  # of the time of all processes that looks may take while there is time for fuzzing
+NOTE_SECONDS, NOTE_SHARE = 1.0, 0.005  # between two notes of where it is: so many, or this share of the time so far
 CLOSING_SECONDS, CLOSING_SHARE = 60.0, 0.1  # that looks may take behind the end: so many, or this share of the run
 LEAK_SHARE = 0.1  # of a slice, for looking at inputs for leaks
 MOST_FRUITLESS = 3  # turns in a row that reached nothing new, beyond which a further one changes nothing
@@ -122,6 +123,7 @@ class Campaign:
         self._done = False
         self._looked_at: set[str] = set()  # kinds
         self._look_seconds = 0.0
+        self._noted = 0.0
         for name in ground.plan.targets:
             standing.tallies.setdefault(name, Tally(corpus=ground.state.size(name)))
 
@@ -365,6 +367,14 @@ class Campaign:
         self._standing.active = tuple(slice_.target for slice_ in self._slices)
         self._standing.looking = len(self._looks) + len(self._suspects)
         self._progress.show()
+        self._note()
+
+    def _note(self) -> None:
+        """Writes now and then where the run is: as often at its start as is worth while, then ever more seldom."""
+        now = self._standing.seconds
+        if now >= self._noted:
+            self._noted = now + max(NOTE_SECONDS, now * NOTE_SHARE)
+            self._ground.folder.note(now, self._standing.totals())
 
     def _close(self) -> None:
         for slice_ in self._slices:
@@ -373,5 +383,6 @@ class Campaign:
             look.close()
         with contextlib.suppress(OSError):
             shutil.rmtree(self._work)
+        self._ground.folder.note(self._standing.seconds, self._standing.totals())
         self._ground.state.save()
         self._ground.folder.end(self._standing.seconds, rows_of(self._standing.tallies), interrupted=self.interrupted)

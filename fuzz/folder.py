@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
 
 RECORDS, FAILURES = "records.jsonl", "failures"
+PROGRESS = "progress.jsonl"
 KNOWN = "fuzz.json"  # what was known of the driver when its inputs became cases
 
 
@@ -57,18 +59,25 @@ class RunFolder:
             "filtered": False,
             "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
             "suite_version": SUITE_VERSION,
+            **self.waivers.header(),
             **(facts_header(facts) if facts else {}),
         }
         self._file.plan({}, header)
         write_environment(self.folder, {"driver_python": spec.python or "" if spec else ""})
 
     def resume(self, run: Run) -> None:
-        """Goes on with a run."""
+        """Goes on with a run.
+
+        Raises:
+            UsageError: it was begun with other waivers.
+        """
+        self.waivers.check_resumed(run.plan, self.folder)
         self._resumed = True
         for record in run.records.values():
             self.counts[record.verdict] += 1
             self._selected[record.batch] += 1
             self.records.append(record)
+            self.waivers.cover(record.id, record.verdict)
             self.failed += record.bad and not record.waiver and not record.notes
         self._file.resume()
 
@@ -100,7 +109,7 @@ class RunFolder:
         else:
             record = replace(record, notes=(*record.notes, f"known since {known.first}: {known.id}"))
         failed = record.verdict in {v.value for v in BAD}
-        record = replace(record, waiver=self.waivers.cover(record.id, failed) if failed else "")
+        record = replace(record, waiver=self.waivers.cover(record.id, record.verdict))
         if known is None:
             self._write_words(record, row, place)
         self._file.selected(self._selected, 0.0)
@@ -119,9 +128,15 @@ class RunFolder:
         if row["dot"]:
             (folder / f"{record.id}.dot").write_text(row["dot"], encoding="utf-8")
 
+    def note(self, seconds: float, numbers: Mapping[str, float]) -> None:
+        """Notes where the run is, for the page's curves."""
+        with (self.folder / PROGRESS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"seconds": round(seconds, 3), **numbers}) + "\n")
+
     def end(self, seconds: float, targets: Mapping[str, Mapping[str, float]], *, interrupted: bool) -> None:
         """Writes the end marker, with what each target came to."""
-        self._file.end(self.counts, seconds, self._resumed, interrupted=interrupted, targets=dict(targets))
+        more = {"interrupted": interrupted, "targets": dict(targets), **self.waivers.ending()}
+        self._file.end(self.counts, seconds, self._resumed, **more)
 
     def close(self) -> None:
         """Closes the records."""

@@ -51,7 +51,7 @@ def read_waivers(data: bytes) -> None:
     """A waiver file."""
     with _file(data) as path, contextlib.suppress(UsageError):
         waivers = load_waivers(path)
-        waivers.cover("ADD-float32-sync-drawn-0-abcdef", True)
+        waivers.cover("ADD-float32-sync-drawn-0-abcdef", "FAIL")
         waivers.complaints(filtered=False)
 
 

@@ -80,6 +80,12 @@ class Standing:
         """Inputs so far."""
         return sum(tally.inputs for tally in self.tallies.values())
 
+    def totals(self) -> dict[str, int]:
+        """Of all targets: inputs, places reached, inputs that are kept, and findings."""
+        tallies = self.tallies.values()
+        sums = {name: sum(getattr(tally, name) for tally in tallies) for name in ("inputs", "edges", "corpus")}
+        return {**sums, "findings": self.new}
+
     def lines(self) -> list[str]:
         """All of it."""
         wall = max(time.monotonic() - self.started, 1e-9)

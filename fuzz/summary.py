@@ -11,6 +11,11 @@ from reports.text import clean, count_words
 SHOWN = 25  # findings in full
 
 
+def complaints(ground: Ground) -> list[str]:
+    """What is wrong with the waivers; what is fuzzed is a sample."""
+    return ground.folder.waivers.complaints(filtered=True, sampled=True)
+
+
 def summary(ground: Ground, standing: Standing, *, interrupted: bool) -> str:
     """All of it, for standard output."""
     folder, plan = ground.folder, ground.plan
@@ -22,7 +27,7 @@ def summary(ground: Ground, standing: Standing, *, interrupted: bool) -> str:
         lines += ["", failure_text(record, plan.driver, folder.folder)]
     if len(fresh) > SHOWN:
         lines.append(f"and {len(fresh) - SHOWN} more: {folder.folder / 'failures'} has all")
-    lines += folder.waivers.complaints(filtered=True)
+    lines += complaints(ground)
     lines.append("")
     if interrupted:
         lines.append(f"interrupted; go on: python -m fuzz --resume={folder.folder}")

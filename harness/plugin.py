@@ -40,6 +40,7 @@ SHOWN = 8  # failing cases that an item's failure shows in full
 # What a resumed run takes from its plan.
 ADOPTED = {"profile": DEFAULT_PROFILE, "seed": 0, "level": None, "case": [], "mix": [], "through": None}
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+FIRST = "gw0"  # of pytest-xdist's workers
 QUIET = {Verdict.NOT_SUPPORTED.value, Verdict.NOT_APPLICABLE.value}
 
 
@@ -53,6 +54,7 @@ class State:
         patterns: ids and globs of `--case`.
         saved: cases that `--case` names by file.
         planned: batches of the run that goes on; None for a new run.
+        part: when the run was begun or gone on with, the same for all workers.
         current: the driver whose items are under way.
     """
 
@@ -65,6 +67,7 @@ class State:
     sessions: dict[str, Session] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)
     started: float = 0.0
+    part: str = ""
     current: str = ""
     complaints: list[str] = field(default_factory=list)
 
@@ -110,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _read_cases(state)
         memory_of(config.getoption("memory"))
         level_of(config.getoption("level"))
-        _waivers(state)
+        _waivers(config)
         if not 0 < config.getoption("deadline") < math.inf:
             raise UsageError(f"--deadline={config.getoption('deadline'):g} is no time; give seconds above 0")
         if _is_controller(config):  # a worker of pytest-xdist that finds an error can only crash
@@ -124,16 +127,30 @@ def _adopt(config: pytest.Config, folder: Path) -> frozenset[str]:
     plan, option = read_run(folder).plan, config.option
     if not plan:
         raise UsageError(f"{folder} has no plan, so that nobody knows what is left; start the run again")
-    drivers = plan.get("drivers", [plan["driver"]])
+    drivers = plan.get("drivers", [plan.get("driver")])
+    damaged = [name for name, default in ADOPTED.items() if not _is_like(plan.get(name, default), name)]
+    damaged += [] if _is_like(drivers, "driver") and drivers else ["driver"]
+    if damaged:
+        raise UsageError(f"{folder} has a plan whose {damaged[0]} makes no sense; start the run again")
     if option.driver_match or option.driver not in ([], drivers):
-        raise UsageError(f"{folder} is a run of driver {plan['driver']}; --resume goes on with that one alone")
+        raise UsageError(f"{folder} is a run of driver {plan.get('driver')}; --resume goes on with that one alone")
     option.driver = drivers
     for name, default in ADOPTED.items():
         given, wanted = getattr(option, name), plan.get(name, default)
         if given not in (default, wanted):
             raise UsageError(f"{folder} was started with --{name}={wanted}; --resume goes on with that")
         setattr(option, name, wanted)
-    return frozenset(plan["batches"])
+    _waivers(config).check_resumed(plan, folder)
+    return frozenset(plan.get("batches", {}))
+
+
+def _is_like(value: object, name: str) -> bool:
+    """Whether a value of a plan is of the kind that an option of this name has."""
+    if name in ("profile", "through"):
+        return value in (PROFILES if name == "profile" else (None, "framework"))
+    if name in ("seed", "level"):
+        return type(value) is int or (name == "level" and value is None)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _specs(config: pytest.Config) -> list[DriverSpec]:
@@ -159,8 +176,8 @@ def _read_cases(state: State) -> None:
     state.patterns, state.saved = tuple(patterns), tuple(saved)
 
 
-def _waivers(state: State) -> Waivers:
-    path = state.option("waivers")
+def _waivers(config: pytest.Config) -> Waivers:
+    path = config.getoption("waivers")
     return load_waivers(Path(path) if path else None)
 
 
@@ -264,6 +281,7 @@ def _nothing(state: State) -> str:
     return f"no case matches {' or '.join(state.patterns)}; see the ids in a run's records.jsonl"
 
 
+@pytest.hookimpl(tryfirst=True)  # before a worker says that it is ready, and others begin to write
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Starts each driver and writes the plan, once it is known what will run."""
     config = session.config
@@ -278,6 +296,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             # Saved cases may be of one batch, a file each.
             batches[param[1].id] = batches.get(param[1].id, 0) + len(param[1].numbers)
     state.started = time.monotonic()
+    state.part = getattr(config, "workerinput", {}).get("nncts_time", "") or f"{_stamp()}-{os.getpid()}"
     for spec in state.specs:
         if spec.text in planned:
             try:
@@ -305,7 +324,7 @@ def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
     config = state.config
     resumed = bool(state.option("resume"))
     folder = _folder(state, spec)
-    done = frozenset(read_run(folder).records) if resumed else frozenset()
+    earlier = read_run(folder).records if resumed else {}
     try:
         driver = _start_driver(state, spec, folder / "driver.log")
         _ = driver.device  # it can be loaded, or nothing is run at all
@@ -323,7 +342,9 @@ def _open(state: State, spec: DriverSpec, planned: dict[str, int]) -> Session:
         state.option("profile") in PAGED,
         _selection(state, spec),
     )
-    session = Session(driver, folder, records, _waivers(state), options, done)
+    session = Session(driver, folder, records, _waivers(config), options, frozenset(earlier))
+    for record in earlier.values() if worker in ("", FIRST) else ():  # workers' numbers are added up
+        session.waivers.cover(record.id, record.verdict)
     if resumed:
         records.resume()
     else:
@@ -350,6 +371,8 @@ def _header(state: State, spec: DriverSpec) -> dict[str, Any]:
         **({"drivers": [given.text for given in state.given]} if state.option("through") else {}),
         **{name: state.option(name) for name in ADOPTED},
         "options": list(state.config.invocation_params.args),
+        "in_process": bool(state.option("in_process")),
+        "fail_poor": bool(state.option("fail_poor")),
         "filtered": _is_filtered(state),
         "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
         "suite_version": SUITE_VERSION,
@@ -395,7 +418,7 @@ def _folder(state: State, spec: DriverSpec) -> Path:
     if state.option("resume"):
         return Path(state.option("resume"))
     shared = getattr(state.config, "workerinput", {}).get("nncts_time")
-    stamp = shared or datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
+    stamp = shared or _stamp()
     folder = _named(state, spec, stamp)
     number = 1
     while folder.exists() and shared is None:
@@ -403,6 +426,10 @@ def _folder(state: State, spec: DriverSpec) -> Path:
         folder = _named(state, spec, stamp, f"-{number}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _stamp() -> str:
+    return datetime.datetime.now(tz=datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
 
 
 def _named(state: State, spec: DriverSpec, stamp: str, end: str = "") -> Path:
@@ -434,7 +461,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ended = exitstatus in ENDED and not session.shouldstop and not session.shouldfail
     for run in state.sessions.values():
         if ended:
-            run.records.end(run.counts, time.monotonic() - state.started, resumed=bool(state.option("resume")))
+            run.end(time.monotonic() - state.started, part=state.part, resumed=bool(state.option("resume")))
         run.close()
     if hasattr(config, "workerinput"):
         return  # the controller sees all records
@@ -449,7 +476,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _holds(state: State) -> bool:
     """Whether nothing failed in the runs, earlier parts of resumed ones included, and the waivers are all in use."""
-    waivers = _waivers(state)
+    waivers = _waivers(state.config)
     failed = False
     complete = not _is_filtered(state)
     for folder in state.folders:
@@ -457,7 +484,7 @@ def _holds(state: State) -> bool:
         complete = complete and found.complete and not found.plan.get("filtered")
         for record in found.records.values():
             poor = record.verdict == Verdict.POOR.value
-            reason = waivers.cover(record.id, record.bad or poor)
+            reason = waivers.cover(record.id, record.verdict)
             failed = failed or ((record.bad or (poor and state.option("fail_poor"))) and not reason)
     state.complaints = waivers.complaints(filtered=not complete)
     return not failed and not state.complaints

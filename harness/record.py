@@ -9,17 +9,22 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.case import TestCase
+from harness.fates import Fate, merged, read_fates
+from harness.record_lines import has_counts, is_plan, rows, values_of
 from harness.verdict import BAD, Cause, Judgement, Verdict
 from nnhal.errors import UsageError
 
 FORMAT = 1
 SYNC_SECONDS = 1.0  # at most this much is lost when the machine dies
+_VERDICTS, _CAUSES = frozenset(v.value for v in Verdict), frozenset(c.value for c in Cause)
+_BAD = frozenset(verdict.value for verdict in BAD)
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Record:
     @property
     def bad(self) -> bool:
         """Whether the case fails a run, waived or not."""
-        return self.verdict in {verdict.value for verdict in BAD}
+        return self.verdict in _BAD
 
 
 def record_of(case: TestCase, judgement: Judgement, **rest: Any) -> Record:
@@ -184,8 +189,11 @@ class Run:
         plan: the plan's line, or an empty one.
         records: by id without digest, the last one of each.
         ended: whether every file of the run has its end marker, or a resumed run came to the end of all.
-        damaged: lines that could not be read (the one in flight when the suite was killed).
+        damaged: lines that could not be read (the one in flight when the suite was killed), or are no records.
         end: the last end marker, or an empty one.
+        waivers: what became of each waiver, over all files, as the end markers tell it; empty in a run without its end,
+            of which the records alone tell what was waived.
+        foreign: verdicts and causes that this suite does not know; the lines that have them are counted as damaged.
     """
 
     folder: Path
@@ -195,119 +203,134 @@ class Run:
     damaged: int
     environment: dict[str, Any]
     end: dict[str, Any] = field(default_factory=dict)
+    waivers: list[Fate] = field(default_factory=list)
+    foreign: tuple[str, ...] = ()
 
     @property
     def selected(self) -> int:
         """Number of cases that were to run."""
         return int(self.plan.get("selected", 0))
 
+    def missing(self) -> dict[str, int]:
+        """Number of cases that were selected and have no record, by batch."""
+        have = Counter(record.batch for record in self.records.values())
+        planned: dict[str, int] = self.plan.get("batches", {})
+        return {batch: number - have[batch] for batch, number in planned.items() if number > have[batch]}
+
     def counts(self) -> dict[str, int]:
         """Number of cases by verdict; what was selected and has no record is NOT_RUN. The sum is `selected`."""
         counts = {verdict.value: 0 for verdict in Verdict}
         for record in self.records.values():
-            counts[record.verdict] = counts.get(record.verdict, 0) + 1
-        missing = max(self.selected - len(self.records), 0)
-        counts[Verdict.NOT_RUN.value] += missing
+            counts[record.verdict] += 1
+        counts[Verdict.NOT_RUN.value] += max(self.selected - len(self.records), 0)
         return counts
 
     @property
     def complete(self) -> bool:
         """Whether all that was selected has a record and the run came to its end."""
-        return self.ended and len(self.records) >= self.selected
+        return bool(self.plan) and self.ended and len(self.records) >= self.selected and not self.missing()
+
+
+@dataclass
+class _Reading:
+    """What the lines of all files have told so far.
+
+    Attributes:
+        ends: the last end marker of each file; None where the file goes on behind it, or has none.
+    """
+
+    plan: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    ends: dict[Path, dict[str, Any] | None] = field(default_factory=dict)
+    damaged: int = 0
+    foreign: set[str] = field(default_factory=set)
+
+    def take(self, row: dict[str, Any] | None, file: Path) -> None:
+        """Takes in one line.
+
+        Raises:
+            UsageError: it is a plan of another format.
+        """
+        kind = None if row is None else row.get("record")
+        known = row is not None and self._takes(row, kind if isinstance(kind, str) else "", file)
+        self.damaged += not known
+
+    def _takes(self, row: dict[str, Any], kind: str, file: Path) -> bool:
+        if kind == "case":
+            return self._case(row)
+        if kind == "plan" and is_plan(row):
+            if row["format"] != FORMAT:
+                raise UsageError(
+                    f"{file} has record format {row['format']}, {FORMAT} is understood: use the suite that wrote it"
+                )
+            self.plan = self.plan or row
+            self.ends[file] = None
+        elif kind == "resume":
+            self.ends[file] = None
+        elif kind == "selected" and self.plan and has_counts(row):
+            self.plan |= {name: row[name] for name in ("selected", "batches", "seconds") if name in row}
+        elif kind == "end":
+            self.ends[file] = row
+        else:
+            return False
+        return True
+
+    def _case(self, row: dict[str, Any]) -> bool:
+        values = values_of(row)
+        if values is None:
+            return False
+        odd = {values["verdict"]} - _VERDICTS | {values.get("cause", "")} - _CAUSES
+        self.foreign |= odd
+        if not odd:
+            record = Record(**values)
+            self.records[f"{record.batch}-{record.number}"] = record
+        return not odd
+
+    def run(self, folder: Path) -> Run:
+        """The run that the lines are of."""
+        ends = [row for row in self.ends.values() if row is not None]
+        everything = bool(self.plan) and len(self.records) >= int(self.plan.get("selected", 0))
+        ended = len(ends) == len(self.ends) or (everything and any(row.get("resumed") for row in ends))
+        found = Run(
+            folder, self.plan, self.records, ended, self.damaged, _environment(folder), ends[-1] if ends else {}
+        )
+        found.foreign = tuple(sorted(self.foreign))
+        if ended:
+            last = max(str(row.get("part", "")) for row in ends)  # what came before a resumption is counted in it
+            found.waivers = merged(
+                fate for row in ends if str(row.get("part", "")) == last for fate in read_fates(row.get("waivers"))
+            )
+        return found
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run's folder; lines that are cut off are counted and left out.
+    """Reads a run's folder; lines that are cut off or damaged are counted and left out.
 
     Raises:
-        UsageError: there is no such folder or no records in it, or the format is another.
+        UsageError: there is no such folder or no records in it, they cannot be read, or the format is another.
     """
     files = sorted(folder.glob("records*.jsonl"))
     if not files:
         raise UsageError(f"{folder} holds no records*.jsonl; give the folder of a run, such as runs/<time>-<driver>")
-    plan: dict[str, Any] = {}
-    records: dict[str, Record] = {}
-    finished: dict[Path, str] = {}  # by file: `end` or `resumed` where the last marker says so
-    damaged = 0
-    end: dict[str, Any] = {}
+    reading = _Reading()
     for file in files:
-        finished[file] = ""
-        for row in _rows(file):
-            kind = row.get("record") if row is not None else None
-            record = _record(row) if row is not None and kind == "case" else None
-            if record is not None:
-                records[f"{record.batch}-{record.number}"] = record
-            elif row is not None and kind in ("plan", "resume") and _counts(row, kind == "plan"):
-                plan = plan or (_checked_plan(row, file) if kind == "plan" else {})
-                finished[file] = ""
-            elif row is not None and kind == "selected" and plan and _counts(row, True):
-                plan |= {name: row[name] for name in ("selected", "batches", "seconds") if name in row}
-            elif row is not None and kind == "end":
-                finished[file] = "resumed" if row.get("resumed") else "end"
-                end = row
-            else:
-                damaged += 1
-    everything = bool(plan) and len(records) >= int(plan.get("selected", 0))
-    ended = all(finished.values()) or ("resumed" in finished.values() and everything)
-    return Run(folder, plan, records, ended, damaged, _environment(folder), end)
-
-
-def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            yield row if isinstance(row, dict) else None
-
-
-def _counts(row: Mapping[str, Any], planned: bool) -> bool:
-    """Whether what a line says of numbers of cases is numbers; nothing is asked of a line that plans nothing."""
-    batches = row.get("batches", {})
-    numbers = [row.get("selected", 0), *(batches.values() if isinstance(batches, dict) else ["none"])]
-    return not planned or all(type(number) is int and number >= 0 for number in numbers)
-
-
-def _checked_plan(row: dict[str, Any], file: Path) -> dict[str, Any]:
-    if row.get("format") != FORMAT:
-        raise UsageError(
-            f"{file} has record format {row.get('format')}, {FORMAT} is understood: use the suite that wrote it"
-        )
-    return row
-
-
-def _record(row: Mapping[str, Any]) -> Record | None:
-    """The record of a line, or None where the line lacks what a record must have."""
-    known = {f.name for f in fields(Record)}
-    try:
-        values: dict[str, Any] = {k: tuple(v) if k == "notes" else v for k, v in row.items() if k in known}
-        record = Record(**values)
-    except TypeError:
-        return None
-    if record.verdict not in {v.value for v in Verdict} or record.cause not in {c.value for c in Cause}:
-        raise UsageError(
-            f"record {record.id} has verdict {record.verdict!r}, cause {record.cause!r}: not of this suite"
-        )
-    return record
+        reading.ends[file] = None
+        try:
+            for row in rows(file):
+                reading.take(row, file)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    return reading.run(folder)
 
 
 def _environment(folder: Path) -> dict[str, Any]:
-    path = folder / "environment.json"
-    if not path.is_file():
-        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        found = json.loads((folder / "environment.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def tally(records: Iterable[Record]) -> dict[str, int]:
     """Number of records by verdict."""
-    counts: dict[str, int] = {}
-    for record in records:
-        counts[record.verdict] = counts.get(record.verdict, 0) + 1
-    return counts
+    return dict(Counter(record.verdict for record in records))

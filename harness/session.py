@@ -122,8 +122,13 @@ class Session:
         return own if self.options.level is None else min(own, self.options.level)
 
     def header(self) -> dict[str, Any]:
-        """What the plan's line says of the driver."""
-        return facts_header(self.facts) if isinstance(self.facts, DriverFacts) else {}
+        """What the plan's line says of driver and waivers."""
+        facts = facts_header(self.facts) if isinstance(self.facts, DriverFacts) else {}
+        return {**facts, **self.waivers.header()}
+
+    def end(self, seconds: float, *, part: str, resumed: bool) -> None:
+        """Writes the end marker; `part` is the same in all files of one part of a run, and later in later parts."""
+        self.records.end(self.counts, seconds, resumed, part=part, **self.waivers.ending())
 
     def check_batch(self, batch: Batch) -> list[Record]:
         """Runs a batch's cases and returns the records that fail the run."""
@@ -322,9 +327,8 @@ class Session:
 
     def _finish(self, case: TestCase, judgement: Judgement, file: str = "", **rest: Any) -> Record:
         poor = judgement.verdict == Verdict.POOR
-        failed = judgement.verdict in BAD or poor
         name = case.id if case.digest else f"{case.origin.batch}-{case.origin.number}"
-        waiver = self.waivers.cover(name, failed)
+        waiver = self.waivers.cover(name, judgement.verdict.value)
         options = self.options
         line = shlex.join(
             [
@@ -334,7 +338,7 @@ class Session:
                 f"--case={file or name}",
             ]
         )
-        record = record_of(case, judgement, repeat=line, waiver=waiver if failed else "", **rest)
+        record = record_of(case, judgement, repeat=line, waiver=waiver, **rest)
         record = replace(record, id=name)
         self.records.case(record)
         self.counts[record.verdict] += 1

@@ -18,8 +18,7 @@ from harness.driver import ask_facts, open_driver
 from harness.interrupting import Interrupted, interrupt, interruptible
 from harness.record import Run, read_run
 from harness.session import facts_header
-from harness.verdict import Verdict
-from harness.waivers import load_waivers
+from harness.waivers import complaints, load_waivers
 from mlts import capabilities
 from mlts.cases import BASELINE
 from mlts.folder import SUITE, BenchFolder
@@ -40,7 +39,8 @@ DEFAULT_PLAN = "short"
 EPILOG = """\
 exit status:
   0    no model failed (waived ones aside); slower than the baseline is POOR, which fails with --fail-poor alone
-  1    results are worse than the baseline's, a driver died, hung or refused what it said that it runs
+  1    results are worse than the baseline's, a driver died, hung or refused what it said that it runs, or a waiver is
+       stale, expired or not needed any more
   2    wrong input, or a model, package or driver that cannot be had: one sentence says what, and the mend
   130  interrupted, and nothing failed so far
 
@@ -204,6 +204,7 @@ def _run(options: argparse.Namespace) -> int:
             path = Path(options.resume) if resumed else new_folder(Path(options.runs), text, SUITE)
             parts.append(BenchFolder(path, text, known))
             if resumed is not None:
+                known.check_resumed(resumed.plan, path)
                 parts[-1].resume(resumed.records, pairs)
             else:
                 parts[-1].begin(pairs, {**wish.header(), **said})
@@ -227,7 +228,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.open:
         for page in pages:
             webbrowser.open(page.absolute().as_uri())
-    if any(part.failed or (wish.fail_poor and part.counts[Verdict.POOR.value]) for part in parts):
+    if any(part.failed or (wish.fail_poor and part.poor) for part in parts):
+        return BAD
+    if _complaints(parts, interrupted=interrupted):
         return BAD
     return INTERRUPTED if interrupted else GOOD
 
@@ -290,8 +293,13 @@ def _tell(parts: Sequence[BenchFolder], pages: Sequence[Path], wish: Wish, *, in
         lines += ["shorter than the public benchmark"] if wish.plan.name != "mlts" else []
         lines.append(f"page: {page}")
         lines += [f"interrupted; go on: python -m mlts --resume={part.path}"] if interrupted else []
-        lines += part.waivers.complaints(filtered=True)
+    lines += _complaints(parts, interrupted=interrupted)
     sys.stdout.write("\n".join(clean(line) for line in lines) + "\n")
+
+
+def _complaints(parts: Sequence[BenchFolder], *, interrupted: bool) -> list[str]:
+    """What is wrong with the waivers; models and tiers are those of the command line, so none must be named."""
+    return complaints([part.waivers for part in parts], filtered=True, sampled=interrupted)
 
 
 if __name__ == "__main__":

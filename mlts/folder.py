@@ -13,7 +13,7 @@ from typing import Any
 from harness.case import Origin, TestCase
 from harness.environment import SUITE_VERSION, write_environment
 from harness.record import Record, RecordFile, plain, record_of
-from harness.verdict import Judgement
+from harness.verdict import Judgement, Verdict
 from harness.waivers import Waivers
 from mlts.judging import ASPECTS
 from nnhal.errors import UsageError
@@ -36,13 +36,14 @@ class BenchFolder:
     Attributes:
         counts: records by verdict.
         failed: number of failing records that no waiver covers.
+        poor: number of poor records that no waiver covers.
         done: (model, tier) pairs that have their records.
     """
 
     def __init__(self, path: Path, driver: str, waivers: Waivers) -> None:
         self.path, self.driver, self.waivers = path, driver, waivers
         self.counts: Counter[str] = Counter()
-        self.failed = 0
+        self.failed, self.poor = 0, 0
         self.done: set[tuple[str, str]] = set()
         self._records = RecordFile(path / RECORDS)
         self._resumed = False
@@ -56,6 +57,7 @@ class BenchFolder:
             "suite": SUITE,
             "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
             "suite_version": SUITE_VERSION,
+            **self.waivers.header(),
             **header,
         }
         batches = {origin_of(model, tier, aspect).batch: 1 for model, tier in models for aspect in ASPECTS}
@@ -65,17 +67,17 @@ class BenchFolder:
     def resume(self, records: Mapping[str, Record], models: Sequence[tuple[str, str]]) -> None:
         """Goes on with a run: models that have all their records are not measured again."""
         for record in records.values():
-            self.counts[record.verdict] += 1
-            self.failed += record.bad and not self._cover(record)
+            self._count(record, self.waivers.cover(record.id, record.verdict))
         for model, tier in models:
             if all(f"{origin_of(model, tier, aspect).batch}-0" in records for aspect in ASPECTS):
                 self.done.add((model, tier))
         self._resumed = True
         self._records.resume()
 
-    def _cover(self, record: Record) -> str:
-        reason = self.waivers.cover(record.id, record.bad)
-        return reason if record.bad else ""
+    def _count(self, record: Record, reason: str) -> None:
+        self.counts[record.verdict] += 1
+        self.failed += record.bad and not reason
+        self.poor += record.verdict == Verdict.POOR.value and not reason
 
     def add(
         self, model: str, tier: str, judgements: Mapping[str, Judgement], *, repeat: str, log: str, seconds: float
@@ -86,10 +88,9 @@ class BenchFolder:
             origin = origin_of(model, tier, aspect)
             rest = {"repeat": repeat, "log": log[-LOG_KEPT:] if judgement.message else "", "seconds": round(seconds, 3)}
             record = replace(record_of(TestCase(origin, (), ()), judgement, **rest), id=f"{origin.batch}-0")
-            record = replace(record, waiver=self._cover(record))
+            record = replace(record, waiver=self.waivers.cover(record.id, record.verdict))
             self._records.case(record)
-            self.counts[record.verdict] += 1
-            self.failed += record.bad and not record.waiver
+            self._count(record, record.waiver)
             found.append(record)
         self.done.add((model, tier))
         return found
@@ -100,7 +101,7 @@ class BenchFolder:
 
     def end(self, seconds: float, *, interrupted: bool) -> None:
         """Writes the end marker."""
-        self._records.end(self.counts, seconds, self._resumed, interrupted=interrupted)
+        self._records.end(self.counts, seconds, self._resumed, interrupted=interrupted, **self.waivers.ending())
 
     def close(self) -> None:
         """Writes what is not written yet."""

@@ -28,7 +28,7 @@ from random_graph.plan import DEFAULT_COUNT, Plan, checked_seed, seconds_of
 from random_graph.pools import LocalPool, Pool
 from random_graph.progress import Progress, State
 from random_graph.scheduling import RESOURCE, DaskPool
-from random_graph.summary import summary
+from random_graph.summary import complaints, summary
 
 GOOD, BAD, WRONG, INTERRUPTED = 0, 1, 2, 130
 DEFAULT_MIX = "small"
@@ -43,7 +43,7 @@ of processes.
 EPILOG = """\
 exit status:
   0    no graph failed (waived ones aside)
-  1    a graph failed
+  1    a graph failed, or a waiver is stale, expired or not needed any more
   2    wrong input, a driver that cannot be loaded, or a scheduler that is gone: one sentence on standard error says
        what, and the mend
   130  interrupted, and nothing failed so far
@@ -238,7 +238,7 @@ def _go(
             most = len(plan.mixes)
         campaign.go(most)
     sys.stdout.write(f"{summary(plan, parts, state, interrupted=campaign.interrupted)}\n")
-    if any(part.failed for part in parts):
+    if any(part.failed for part in parts) or complaints(parts):
         return BAD
     return INTERRUPTED if campaign.interrupted else GOOD
 

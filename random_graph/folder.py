@@ -61,6 +61,7 @@ class DriverRun:
             "filtered": bool(plan.graphs),
             "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
             "suite_version": SUITE_VERSION,
+            **self.waivers.header(),
             **ready.headers[number],
         }
         self._grows(plan)
@@ -68,7 +69,12 @@ class DriverRun:
         write_environment(self.folder, {**ready.environment, "driver_python": spec.python or ""})
 
     def resume(self, plan: Plan, run: Run) -> list[tuple[Graph, Record]]:
-        """Goes on with a run; gives the failures that are not counted yet."""
+        """Goes on with a run; gives the failures that are not counted yet.
+
+        Raises:
+            UsageError: it was begun with other waivers.
+        """
+        self.waivers.check_resumed(run.plan, self.folder)
         self._grows(plan)
         self._resumed = True
         uncounted = []
@@ -78,7 +84,8 @@ class DriverRun:
             self._done.add((graph.mix, graph.seed))
             self.counts[record.verdict] += 1
             self._selected[record.batch] += 1
-            failing = record.bad and not self._cover(record)
+            reason = self.waivers.cover(record.id, record.verdict)
+            failing = record.bad and not reason
             self.failed += failing
             if failing and not self.failures.knows(graph.mix, graph.seed):
                 uncounted.append((graph, record))
@@ -105,11 +112,6 @@ class DriverRun:
             self._planned = Counter({batch: n + AHEAD for batch, n in self._selected.items()})
             self._records.selected(self._planned, seconds)
 
-    def _cover(self, record: Record) -> str:
-        failed = record.bad or record.verdict == Verdict.POOR.value
-        reason = self.waivers.cover(record.id, failed)
-        return reason if failed else ""
-
     def add(self, graph: Graph, record: Record, spent: Mapping[str, float], saved: bytes) -> Record | None:
         """Records a graph, once; gives the record as it is written, None for a graph that has one."""
         if self.has(graph):
@@ -119,7 +121,7 @@ class DriverRun:
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(saved)
             record = replace(record, repeat=self._repeat(file))
-        record = replace(record, waiver=self._cover(record))
+        record = replace(record, waiver=self.waivers.cover(record.id, record.verdict))
         self._records.case(record)
         self._done.add((graph.mix, graph.seed))
         self.counts[record.verdict] += 1
@@ -169,9 +171,8 @@ class DriverRun:
             selected.update(Counter(Graph(mix, 0).origin.batch for mix, _ in self._done))
             self._records.selected(selected, seconds)
         spent = {stage: round(total, 3) for stage, total in self.spent.items()}
-        self._records.end(
-            self.counts, seconds, self._resumed, interrupted=interrupted, rate=round(rate, 3), spent=spent
-        )
+        more = {"interrupted": interrupted, "rate": round(rate, 3), "spent": spent, **self.waivers.ending()}
+        self._records.end(self.counts, seconds, self._resumed, **more)
 
     def close(self) -> None:
         """Writes what is not written yet."""

@@ -88,6 +88,7 @@ class Plan:
     def header(self) -> dict[str, Any]:
         """What the plan's line of a run says of the campaign."""
         return {
+            "suite": "graphs",
             "mixes": list(self.mixes),
             "seed": self.seed,
             "count": self.count,

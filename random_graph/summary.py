@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from harness import waivers
 from harness.session import failure_text
 from random_graph.folder import DriverRun
 from random_graph.plan import Plan
@@ -21,6 +22,7 @@ def summary(plan: Plan, runs: Sequence[DriverRun], state: State, *, interrupted:
     lines: list[str] = []
     for run in runs:
         lines += _of(run)
+    lines += complaints(runs)
     lines += ["", f"{count_words(state.done, 'graph', 'graphs')} in {clock(state.seconds)}, {state.rate:.3g} graphs/s"]
     lines += [f"time of {run.driver}: {shares(run.spent)}" for run in runs if any(run.spent.values())]
     if interrupted:
@@ -43,7 +45,11 @@ def _of(run: DriverRun) -> Iterator[str]:
         yield from failure_lines(found, run)
     if len(distinct) > SHOWN:
         yield f"and {len(distinct) - SHOWN} more: {run.folder / 'failures.jsonl'} has all"
-    yield from run.waivers.complaints(filtered=True)
+
+
+def complaints(runs: Sequence[DriverRun]) -> list[str]:
+    """What is wrong with the waivers; a campaign's graphs are a sample."""
+    return waivers.complaints([run.waivers for run in runs], filtered=True, sampled=True)
 
 
 def failure_lines(found: Distinct, run: DriverRun) -> Iterator[str]:

@@ -17,7 +17,7 @@ from harness.isolation import DEADLINE
 from harness.option_values import level_of, matching
 from harness.record import Record, Run, read_run
 from harness.session import facts_header, failure_text
-from harness.waivers import load_waivers
+from harness.waivers import complaints, load_waivers
 from nnhal.errors import UsageError
 from nnhal.loading import REFERENCE, DriverSpec
 from random_graph.folder import drop_folder, new_folder
@@ -39,7 +39,7 @@ DEFAULT_PRESET = "short"
 EPILOG = """\
 exit status:
   0    no run failed (waived ones aside)
-  1    a run ended in FAILURE, HANG or CRASH
+  1    a run ended in FAILURE, HANG or CRASH, or a waiver is stale, expired or not needed any more
   2    wrong input, or a driver that cannot be loaded: one sentence on standard error says what, and the mend
   130  interrupted, and nothing failed so far
 
@@ -182,6 +182,7 @@ def _run(options: argparse.Namespace) -> int:
             path = Path(options.resume) if resumed else new_folder(Path(options.runs), one.spec.text, "stress")
             parts.append(StressFolder(path, one.spec.text, known))
             if resumed is not None:
+                known.check_resumed(resumed.plan, path)
                 parts[-1].resume(resumed.records)
             else:
                 facts = facts_header(one.facts) if one.facts is not None else {}
@@ -200,7 +201,7 @@ def _run(options: argparse.Namespace) -> int:
             if not part.done and not interrupted:
                 drop_folder(part.path)
     _tell(parts, ready, wish, time.monotonic() - begun, interrupted=interrupted)
-    if any(part.failed for part in parts):
+    if any(part.failed for part in parts) or _complaints(parts, wish, interrupted=interrupted):
         return BAD
     return INTERRUPTED if interrupted else GOOD
 
@@ -263,9 +264,13 @@ def _tell(
             lines.append(f"preset {wish.preset.name}: runs are shorter than those of the public crash tests")
         lines.append(f"records: {part.path}; as a page: python -m reports {part.path}")
         lines += [f"interrupted; go on: python -m stress --resume={part.path}"] if interrupted else []
-        lines += part.waivers.complaints(filtered=True)
+    lines += _complaints(parts, wish, interrupted=interrupted)
     lines.append(f"took {clock(seconds)}")
     sys.stdout.write("\n".join(clean(line) if "\n" not in line else line for line in lines).lstrip() + "\n")
+
+
+def _complaints(parts: Sequence[StressFolder], wish: Wish, *, interrupted: bool) -> list[str]:
+    return complaints([part.waivers for part in parts], filtered=bool(wish.only), sampled=interrupted)
 
 
 def _failure(record: Record, part: StressFolder) -> str:

@@ -152,12 +152,14 @@ class Timed:
         at: seconds from the start.
         shared: bytes of shared memory among the resident ones.
         executions: of all clients.
+        working: seconds that these took, one after the other.
     """
 
     at: float
     sample: Sample
     shared: int = 0
     executions: int = 0
+    working: float = 0.0
 
 
 @dataclass

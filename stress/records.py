@@ -82,6 +82,7 @@ class StressFolder:
             "suite": "stress",
             "time": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
             "suite_version": SUITE_VERSION,
+            **self.waivers.header(),
             **header,
         }
         self._records.plan(dict(Counter(scene.origin.batch for scene in scenes)), words)
@@ -92,14 +93,10 @@ class StressFolder:
         for name, record in records.items():
             self.done.add(name)
             self.counts[record.verdict] += 1
-            failing = record.bad and not self._cover(record)
-            self.failed += failing
+            reason = self.waivers.cover(record.id, record.verdict)
+            self.failed += record.bad and not reason
         self._resumed = True
         self._records.resume()
-
-    def _cover(self, record: Record) -> str:
-        reason = self.waivers.cover(record.id, record.bad)
-        return reason if record.bad else ""
 
     def add(self, scene: Scene, result: Result, evidence: Evidence, repeat: str, seconds: float) -> Record:
         """Records a run."""
@@ -109,7 +106,7 @@ class StressFolder:
         log = result.log[-LOG_KEPT:]
         rest = {"repeat": repeat, "saved": saved, "log": log, "seconds": round(seconds, 3)}
         record = replace(record_of(case, judgement_of(result), **rest), id=name)
-        record = replace(record, waiver=self._cover(record))
+        record = replace(record, waiver=self.waivers.cover(record.id, record.verdict))
         self._samples(name, evidence)
         self._records.case(record)
         self.done.add(name)
@@ -129,6 +126,7 @@ class StressFolder:
                 timed.sample.threads,
                 round(timed.sample.cpu_seconds, 2),
                 timed.executions,
+                round(timed.working, 6),
             ]
             for timed in evidence.samples[::step]
         ]
@@ -138,7 +136,7 @@ class StressFolder:
 
     def end(self, seconds: float, *, interrupted: bool) -> None:
         """Writes the end marker."""
-        self._records.end(self.counts, seconds, self._resumed, interrupted=interrupted)
+        self._records.end(self.counts, seconds, self._resumed, interrupted=interrupted, **self.waivers.ending())
 
     def close(self) -> None:
         """Writes what is not written yet."""

@@ -217,15 +217,40 @@ def test_a_folder_without_records(tmp_path: Path) -> None:
     assert "holds no records*.jsonl" in sentence(tmp_path / "none")
 
 
-def test_records_of_another_format_or_suite(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_text('{"record": "plan", "format": 99}\n')
+def test_records_of_another_format(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").write_text('{"record": "plan", "format": 99}\n')
     assert f"format 99, {FORMAT} is understood" in sentence(tmp_path)
-    file = RecordFile(tmp_path / "records2.jsonl")
-    file.case(record(0, "SPLENDID"))
+
+
+def test_records_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").mkdir()
+    assert sentence(tmp_path).endswith("records.jsonl cannot be read: Is a directory")
+
+
+def test_a_verdict_or_cause_of_a_later_suite_costs_its_line_alone(tmp_path: Path) -> None:
+    written(tmp_path, range(2), 5)
+    file = RecordFile(tmp_path / "records.jsonl")
+    for number, verdict, cause in ((2, "SPLENDID", ""), (3, "FAIL", "MOON"), (4, "PASS", "")):
+        file.case(record(number, verdict, cause=cause))
+    file.end({}, 1.0)
     file.close()
-    path.unlink()
-    assert "verdict 'SPLENDID', cause '': not of this suite" in sentence(tmp_path)
+    run = read_run(tmp_path)
+    assert (run.damaged, run.foreign) == (2, ("MOON", "SPLENDID"))
+    assert sorted(one.number for one in run.records.values()) == [0, 1, 4]
+    assert run.counts()["NOT_RUN"] == 2
+    assert not run.complete
+
+
+def test_a_record_that_belongs_elsewhere_does_not_stand_for_one_that_is_missing(tmp_path: Path) -> None:
+    path = written(tmp_path, range(3), 3)
+    text = path.read_text()
+    path.write_text(
+        text.replace('"batch": "ADD-float32-sync-drawn", "number": 1', '"batch": "ADD-floot32-sync-drawn", "number": 1')
+    )
+    run = read_run(tmp_path)
+    assert len(run.records) == 3
+    assert run.missing() == {"ADD-float32-sync-drawn": 1}
+    assert not run.complete
 
 
 def test_an_environment_that_is_damaged_is_empty(tmp_path: Path) -> None:
