@@ -44,6 +44,7 @@ nightly: $(VENV)/.suite$(EXTRA)
 	$(BIN)/python -m stress --driver="$(DRIVER)" --preset=night --seed=$$(date +%j) || failed=1; \
 	for run in $$(ls -dt runs/*-fuzz-* runs/*-graphs-* runs/*-stress-* | head -3); do \
 		$(BIN)/python -m reports $$run || failed=1; done; \
+	$(BIN)/python -m reports history runs || failed=1; \
 	exit $$failed
 
 check: $(VENV)/.dev

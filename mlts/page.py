@@ -7,6 +7,7 @@ loaded; its content security policy admits its own style sheet and scripts by th
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from harness.record import Record, Run, read_run
 from harness.verdict import Verdict
 from mlts import page_cells, page_models
 from mlts.catalogue import OTHER_TASK, SEEDED, SLOTS
-from mlts.folder import MEASUREMENTS, SUITE, measurements, origin_of
+from mlts.folder import SUITE, measurements, origin_of
 from mlts.judging import ASPECTS
 from mlts.page_headline import aspect_counts, headline, preset_words, problems
 from mlts.page_models import MAIN, MAIN_SCORES, ModelView, views
@@ -29,13 +30,12 @@ from mlts.rows import PERCENTILES
 from mlts.statistics import CONFIDENCE, MARGIN
 from mlts.subjects import listed
 from nnhal.errors import UsageError
-from reports import html, text
+from reports import charts, html, sections, text
 from reports.tables import real
 
 FOLDER = Path(__file__).with_name("templates")
 PAGE = "page.html"
 RANKED, NAMED = 20, 8  # operations of a ranking, and outliers, that are shown
-STYLES, SCRIPTS = ("uplot.min.css", "page.css"), ("uplot.min.js", "page.js")
 
 
 def write_page(folder: Path, output: Path | None = None) -> Path:
@@ -54,10 +54,9 @@ def write_page(folder: Path, output: Path | None = None) -> Path:
     run = read_run(folder)
     if run.plan and run.plan.get("suite") != SUITE:
         raise UsageError(f"{folder} is no run of this benchmark; give the folder that python -m mlts wrote")
-    rows = list(measurements(folder)) if (folder / MEASUREMENTS).is_file() else []
     path = output or folder / PAGE
     try:
-        html.write(render(run, rows), path)
+        html.write(render(run, rows_of(run)), path)
     except OSError as error:
         raise UsageError(f"the page {path} cannot be written: {error.strerror or error}") from error
     return path
@@ -65,25 +64,35 @@ def write_page(folder: Path, output: Path | None = None) -> Path:
 
 def render(run: Run, rows: Sequence[Mapping[str, Any]]) -> str:
     """The page of a run with its lines of measurements."""
+    page = environment().get_template("page.html.j2").render(run=run, prefix="", level=3, **content(run, rows))
+    return text.clean(page)
+
+
+def content(run: Run, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the templates show of a run with its lines of measurements."""
     known = {origin_of(one.name, "", "").signature: (one.slot, one.reality) for one in listed()}
     models = views(run, rows, known)
     without = [view for view in models if not view.row and any(one.record for one in view.aspects.values())]
-    page = _environment().get_template("page.html.j2").render(
-        run=run,
-        name=html.driver_name(run),
-        headline=headline(run, models),
-        problems=problems(run, len(without)),
-        preset=preset_words(run),
-        facts=_facts(run),
-        aspects=aspect_counts(models),
-        models=models,
-        slots={slot: [view for view in models if view.slot == slot] for slot in SLOTS},
-        tiers=list(dict.fromkeys(view.tier for view in models)),
-        by_tier=_by_tier(models),
-        failures=_findings(models, _failed),
-        unsupported=_findings(models, lambda record: record.verdict == Verdict.NOT_SUPPORTED.value),
-    )  # fmt: skip
-    return text.clean(page)
+    return {
+        "name": html.driver_name(run),
+        "headline": headline(run, models),
+        "problems": problems(run, len(without)),
+        "facts": _facts(run),
+        "aspects": aspect_counts(models),
+        "models": models,
+        "slots": {slot: [view for view in models if view.slot == slot] for slot in SLOTS},
+        "tiers": list(dict.fromkeys(view.tier for view in models)),
+        "by_tier": _by_tier(models),
+        "failures": _findings(models, _failed),
+        "unsupported": _findings(models, lambda record: record.verdict == Verdict.NOT_SUPPORTED.value),
+    }
+
+
+def rows_of(run: Run) -> list[Mapping[str, Any]]:
+    """The lines of measurements of a run; none where the file is missing or cannot be read."""
+    with contextlib.suppress(UsageError, OSError, RecursionError):
+        return list(measurements(run.folder))
+    return []
 
 
 @dataclass(frozen=True)
@@ -170,33 +179,22 @@ def megabytes(value: object) -> str:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
-    found = Environment(
-        loader=FileSystemLoader([FOLDER, html.FOLDER]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        bytecode_cache=FileSystemBytecodeCache(),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def environment() -> Environment:
+    """The templates of the benchmark."""
+    found = sections.environment(FOLDER)
     found.filters.update(
-        count=text.count,
-        number=text.number,
-        clip=text.clip,
-        tail=text.tail,
         milliseconds=lambda value: "–" if (known := real(value)) is None else page_cells.milliseconds(known),
         megabytes=megabytes,
         main_scores=main_scores,
     )
-    sheet = "\n".join(_asset(name) for name in ("style.css", *STYLES))
-    scripts = [_asset(name) for name in ("script.js", *SCRIPTS)]
+    sheet = "\n".join([_asset("style.css", html.FOLDER), *charts.styles(), models_sheet(), _asset("page.css")])
+    scripts = [_asset("script.js", html.FOLDER), *charts.scripts()]
     found.globals.update(
         style=Markup(sheet),
         scripts=[Markup(script) for script in scripts],
         policy=f"default-src 'none'; style-src '{_digest(sheet)}'; "
         f"script-src {' '.join(repr(_digest(script)) for script in scripts)}; base-uri 'none'; form-action 'none'",
-        glossary=html.GLOSSARY,
-        most=html.MOST,
+        chart_licence=charts.LICENCE,
         outcomes=page_models.OUTCOMES,
         aspect_names=ASPECTS,
         percentiles=PERCENTILES,
@@ -205,14 +203,17 @@ def _environment() -> Environment:
         ranked=RANKED,
         named=NAMED,
         doubtful={SEEDED: "seeded", OTHER_TASK: "doubtful"},
-        count_words=text.count_words,
     )
     return found
 
 
-def _asset(name: str) -> str:
-    """A style sheet or script, of the benchmark or of the report."""
-    folder = FOLDER if (FOLDER / name).is_file() else html.FOLDER
+def models_sheet() -> str:
+    """The style of tables and sections of models, wherever they stand."""
+    return _asset("models.css")
+
+
+def _asset(name: str, folder: Path = FOLDER) -> str:
+    """A style sheet or script."""
     return (folder / name).read_text(encoding="utf-8")
 
 

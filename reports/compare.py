@@ -1,14 +1,17 @@
-"""Two runs put side by side: which cases ended otherwise, and where accuracy changed. Pure functions of two Runs."""
+"""Two runs put side by side: which cases ended otherwise, where accuracy changed, and in what the runs differ. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.record import Record, Run
+from reports.comparable import differences
 from reports.headline import Headline, cases, fail_poor
+from reports.parts import suite_of
+from reports.speed import Paces
 from reports.tables import DRIVER_FAULTS, INTERNAL, JUDGED, NOT_RUN, POOR, largest, planned, real, shape
 
 ACCURACY_FACTOR = 1.1  # smaller changes of the largest error are noise between two drivers
@@ -34,7 +37,7 @@ class Kind:
 
 
 KINDS = (
-    Kind("new", "New failures", "failed in the second run and not in the first", True),
+    Kind("new", "New failures", "failed in the second run and not in the first, or was waived there", True),
     Kind("stranger", "Failures of cases that only the second run has", "nothing to compare them with", True),
     Kind("suite", "New errors of the suite", "a defect of the suite itself hides what the driver does", True),
     Kind("poor", "Newly poor", "passed before; now within what is allowed, but poor as a whole", True),
@@ -45,6 +48,7 @@ KINDS = (
     Kind("better", "No longer poor", "poor before, passed now"),
     Kind("withdrawn", "Failing before, not supported now", "neither fixed nor failing"),
     Kind("waived", "Waived now", "failed before; fails still, and a waiver covers it"),
+    Kind("excused", "New failures that are waived", "did not fail before; fails now, and a waiver covers it"),
     Kind("supported", "Newly supported", "not judged before, passed or poor now"),
     Kind("other", "Other changes", "neither judged in both runs nor the same"),
     Kind("only1", "Only in the first run", "not selected in the second"),
@@ -61,7 +65,8 @@ _CHANGES = {
     **{(before, after): "fixed" for before in (FAILING, ERRING, WAIVED) for after in (PASSING, POORLY)},
     (POORLY, PASSING): "better",
     **{(before, UNJUDGED): "withdrawn" for before in (FAILING, WAIVED)},
-    **{(before, WAIVED): "waived" for before in (FAILING, ERRING, POORLY, PASSING, UNJUDGED, UNRUN)},
+    **{(before, WAIVED): "waived" for before in (FAILING, ERRING)},
+    **{(before, WAIVED): "excused" for before in (POORLY, PASSING, UNJUDGED, UNRUN)},
     **{(before, after): "supported" for before in (UNJUDGED, UNRUN) for after in (PASSING, POORLY)},
     **{(before, ABSENT): "only1" for before in (FAILING, ERRING, WAIVED, POORLY, PASSING, UNJUDGED, UNRUN)},
     **{(ABSENT, after): "only2" for after in (WAIVED, POORLY, PASSING, UNJUDGED)},
@@ -92,8 +97,8 @@ class Change:
     @property
     def altered(self) -> bool:
         """Whether the two cases of this name differ in their content, as far as both were made."""
-        records = [record for record in (self.before, self.after) if record is not None and record.id != self.name]
-        return len({record.id for record in records}) > 1
+        front = f"{self.name}-"
+        return len({one.id for one in (self.before, self.after) if one is not None and one.id.startswith(front)}) > 1
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,12 @@ class Comparison:
         same: number of cases with the same verdict and cause in both.
         still_failing: how many of these fail.
         altered: number of cases of one name whose content differs between the runs.
+        common: number of cases that have a record in both.
+        findings: whether records are findings alone, of which none need be in both.
+        waived: records of the second run that a waiver covers, by name.
+        complete: whether the second run is.
+        notes: in what else the runs differ, and what they lack, as sentences.
+        paces: tables of how quick the runs were.
     """
 
     changes: dict[str, list[Change]]
@@ -152,11 +163,32 @@ class Comparison:
     still_failing: int
     altered: int
     accuracy: tuple[Accuracy, ...]
+    common: int
+    findings: bool
+    waived: tuple[Record, ...]
+    complete: bool
+    notes: tuple[str, ...]
+    paces: tuple[Paces, ...] = ()
 
     @property
     def worse(self) -> int:
         """Number of cases that make the second run worse."""
         return sum(len(self.changes.get(kind.key, ())) for kind in KINDS if kind.worse)
+
+    @property
+    def regressed(self) -> bool:
+        """Whether the second run is worse, or cannot show that it is not."""
+        return bool(self.worse) or not self.complete or not self.compared
+
+    @property
+    def compared(self) -> bool:
+        """Whether there was anything to compare."""
+        return bool(self.common) or self.findings
+
+    @property
+    def slower(self) -> int:
+        """Number of measurements that are surely slower in the second run."""
+        return sum(table.slower for table in self.paces)
 
     @property
     def changed(self) -> int:
@@ -189,13 +221,27 @@ class _Lacking:
         return record.batch in self._short
 
 
+def by_name(run: Run) -> Mapping[str, Record]:
+    """Records by what tells the same case in another run: its id without the digest.
+
+    Findings of fuzzing are numbered as they come, so they are known by what they are.
+    """
+    if suite_of(run) != "fuzz":
+        return run.records
+    return {
+        f"{one.operation} {one.signature} {one.verdict} {one.cause}: {shape(one.message)}": one
+        for one in run.records.values()
+    }
+
+
 def compare(first: Run, second: Run) -> Comparison:
-    """Compares two runs case by case; a case is known by its id without the digest."""
+    """Compares two runs case by case."""
+    olds, news = by_name(first), by_name(second)
     changes: dict[str, list[Change]] = defaultdict(list)
     lacking, poor = (_Lacking(first), _Lacking(second)), (fail_poor(first), fail_poor(second))
     same = still_failing = altered = 0
-    for name in sorted({*first.records, *second.records}):
-        change = Change(name, first.records.get(name), second.records.get(name))
+    for name in sorted({*olds, *news}):
+        change = Change(name, olds.get(name), news.get(name))
         before = _state(change.before, change.record in lacking[0], poor[0])
         after = _state(change.after, change.record in lacking[1], poor[1])
         altered += change.altered
@@ -209,7 +255,18 @@ def compare(first: Run, second: Run) -> Comparison:
             changes[key].append(change)
         else:
             same += 1
-    return Comparison(dict(changes), same, still_failing, altered, accuracy(first, second))
+    return Comparison(
+        dict(changes),
+        same,
+        still_failing,
+        altered,
+        accuracy(first, second),
+        len(olds.keys() & news.keys()),
+        {suite_of(first), suite_of(second)} == {"fuzz"},
+        tuple(record for record in second.records.values() if record.waiver),
+        second.complete,
+        tuple(differences(first, second)),
+    )
 
 
 def accuracy(first: Run, second: Run) -> tuple[Accuracy, ...]:
@@ -246,7 +303,7 @@ def headline(comparison: Comparison) -> Headline:
         for kind in KINDS
         if comparison.changes.get(kind.key)
     ]
-    notes = []
+    notes = list(comparison.notes)
     if comparison.altered:
         notes.append(
             f"{cases(comparison.altered)} of one name have another content in the two runs (another seed, or the suite "
@@ -254,12 +311,19 @@ def headline(comparison: Comparison) -> Headline:
         )
     if comparison.still_failing:
         notes.append(f"{cases(comparison.still_failing)} fail in both runs in the same way.")
+    if comparison.slower:
+        what = "measurement is" if comparison.slower == 1 else "measurements are"
+        notes.append(f"{comparison.slower:,} {what} slower, beyond the margin.")
     worse = comparison.worse
     same = f"{cases(comparison.same)} ended alike"
-    if worse:
+    if not comparison.compared:
+        text = "Nothing was compared: no case has a record in both runs"
+    elif worse:
         text = f"Worse in {cases(worse)}: {', '.join(parts)}; {same}"
     elif parts:
         text = f"Nothing is newly bad: {', '.join(parts)}; {same}"
     else:
         text = f"No difference: {same}"
-    return Headline("bad" if worse else "good", text, tuple(notes))
+    if comparison.compared and not comparison.complete:
+        text = f"INCOMPLETE second run. {text}"
+    return Headline("bad" if comparison.regressed else "good", text, tuple(notes))

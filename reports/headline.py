@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.record import Run
+from reports.parts import SUITES, suite_of
 from reports.tables import DRIVER_FAULTS, INTERNAL, NOT_APPLICABLE, NOT_RUN, NOT_SUPPORTED, POOR, Tally, planned
 
 SHORT_PROFILES = ("ci",)  # a part of the quick profile; the others are profiles in their own right
+TONES = ("bad", "warn", "good")  # the worst first
+CONFORMANCE = SUITES[0]  # alone may call a driver conformant
+_SHORT = {"stress": "The stress runs were shortened: they take less time than the public tests."}
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def options(run: Run) -> list[str]:
 
 def fail_poor(run: Run) -> bool:
     """Whether the run counts poor arithmetic as a failure."""
-    return "--fail-poor" in options(run)
+    return run.plan.get("fail_poor") is True or "--fail-poor" in options(run)
 
 
 def traits(run: Run) -> Mapping[str, object]:
@@ -99,6 +103,8 @@ def _problems(run: Run, tally: Tally) -> list[str]:
     if run.damaged:
         lines = "1 line of the records" if run.damaged == 1 else f"{run.damaged:,} lines of the records"
         found.append(f"{lines} could not be read, as when the suite is killed while it writes.")
+    if run.foreign:
+        found.append(f"Records have verdicts or causes that this suite does not know: {', '.join(run.foreign)}.")
     return found
 
 
@@ -109,7 +115,7 @@ def cases(count: int) -> str:
 
 def unvalidated(run: Run, known: Totals) -> str:
     """Why validation was not tested; empty where it was."""
-    if run.plan.get("suite") == "stress":
+    if suite_of(run) != CONFORMANCE:
         return ""  # none of its business
     if traits(run).get("validates") is False:
         return "The driver is an adapter that does not check models itself, so no negative case was put to it."
@@ -127,7 +133,8 @@ def limits(run: Run, known: Totals) -> list[str]:
     if profile in SHORT_PROFILES:
         found.append(f"The run was shortened: profile {profile} holds a part of profile quick.")
     if run.plan.get("shortened"):
-        found.append("The stress runs were shortened: they take less time than the public tests.")
+        short = "The run was shortened: it measures less, or for less time, than the whole benchmark."
+        found.append(_SHORT.get(suite_of(run), short))
     if known.waived:
         verb = "is" if known.waived == 1 else "are"
         found.append(f"{cases(known.waived)} {verb} waived: counted below, with the reason, but not as a failure.")
@@ -140,13 +147,14 @@ def headline(run: Run, known: Totals) -> Headline:
     notes = [*limits(run, known), *([why] if why else [])]
     skipped = known.tally[NOT_SUPPORTED]
     if skipped:
-        notes.append(f"{cases(skipped)} of {known.selected:,} ask for what the driver does not support.")
+        verb = "asks" if skipped == 1 else "ask"
+        notes.append(f"{cases(skipped)} of {known.selected:,} {verb} for what the driver does not support.")
     if known.tally[NOT_APPLICABLE]:
         notes.append(f"{cases(known.tally[NOT_APPLICABLE])} left out, by the driver's level or by what it declares.")
     if known.tally[POOR]:
-        notes.append(
-            f"{cases(known.tally[POOR])}: arithmetic within what is allowed for each element, but poor as a whole."
-        )
+        poor = "arithmetic within what is allowed for each element, but poor as a whole."
+        poor = "slower, or slower and slower, by more than the margin." if suite_of(run) == "mlts" else poor
+        notes.append(f"{cases(known.tally[POOR])}: {poor}")
     tone, text = _verdict(run, known, filtered=bool(limits(run, known)), validated=not why)
     if why:
         text += "; validation not tested"
@@ -158,16 +166,21 @@ def _verdict(run: Run, known: Totals, *, filtered: bool, validated: bool) -> tup
     internal = f"{cases(known.internal)} ended in an error of the suite itself"
     if not run.complete or known.tally[NOT_RUN]:
         return "bad" if known.failed else "warn", _incomplete(run, known)
+    certifies = suite_of(run) == CONFORMANCE
     if known.failed:
         rest = f"; {internal}" if known.internal else ""
-        return "bad", f"Not conformant: {known.failed:,} of {of} cases failed{rest}"
+        return "bad", f"{'Not conformant' if certifies else 'Failures'}: {known.failed:,} of {of} cases failed{rest}"
     if known.internal:
         return "warn", f"No verdict: {internal}, of {of}; none failed"
+    if suite_of(run) == "fuzz" and not known.tally.total:
+        return "warn" if filtered else "good", "No failures: nothing was found"  # its records are findings
     if not known.tally.judged:
-        return "warn", f"Nothing was judged: none of {of} cases could be put to the driver"
+        return "warn", f"Nothing was judged: none of {cases(known.selected)} could be put to the driver"
     judged = f"{known.tally.judged:,} of {of} cases judged"
     if known.waived:
         return "warn", f"No failures that are not waived: {judged}, {known.waived:,} waived"
+    if not certifies:
+        return "warn" if filtered else "good", f"No failures: {judged}"
     if filtered or not validated:
         return "warn", f"No failures: {judged}" if filtered else "No failures"
     if known.tally[NOT_SUPPORTED]:
@@ -176,6 +189,35 @@ def _verdict(run: Run, known: Totals, *, filtered: bool, validated: bool) -> tup
             f"Conformant for what it supports: {judged}, none failed; {known.tally[NOT_SUPPORTED]:,} not supported",
         )
     return "good", f"Conformant: {judged}, none failed"
+
+
+def overall(runs: Sequence[Run], found: Sequence[tuple[Headline, Totals]]) -> Headline:
+    """The verdict on several runs: what each says stands in the table below it.
+
+    Args:
+        runs: of one driver or of several.
+        found: headline and totals of each.
+    """
+    if len(runs) == 1:
+        return found[0][0]
+    failing = sum(bool(totals.failed) for _, totals in found)
+    undone = sum(not run.complete or bool(known.tally[NOT_RUN]) for run, (_, known) in zip(runs, found, strict=True))
+    limited = sum(bool(limits(run, known)) for run, (_, known) in zip(runs, found, strict=True))
+    internal = sum(totals.internal for _, totals in found)
+    judged = sum(totals.tally.judged for _, totals in found)
+    failed, selected = (sum(getattr(totals, name) for _, totals in found) for name in ("failed", "selected"))
+    of = f"of {len(runs):,} runs"
+    parts = []
+    if failing:
+        parts.append(f"Failures in {failing:,} {of}: {failed:,} of {selected:,} cases failed")
+    if undone:
+        parts.append(f"INCOMPLETE: {undone:,} {of}")
+    if internal:
+        parts.append(f"{cases(internal)} ended in an error of the suite itself")
+    text = "; ".join(parts) or f"No failures in {len(runs):,} runs: {judged:,} of {selected:,} cases judged"
+    tones = {headline.tone for headline, _ in found}
+    note = f"{limited:,} {of} {'was' if limited == 1 else 'were'} filtered or shortened, or had failures waived."
+    return Headline(next(tone for tone in TONES if tone in tones), text, (note,) if limited else ())
 
 
 def _incomplete(run: Run, known: Totals) -> str:

@@ -1,12 +1,14 @@
-"""From a Run, or two, to one self-contained HTML file that opens offline and works without scripts."""
+"""From runs, one or several, to one self-contained HTML file that opens offline and is whole without scripts.
+
+Nothing on a page is loaded; its content security policy admits its own sheet and scripts by their digests.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import os
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,23 +16,23 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.record import Record, Run
-from nnhal.types import FeatureLevel
+from harness.record import Run
+from nnhal.errors import UsageError
+from reports import charts, facts, parts, payload, tables, text, views
 from reports import compare as comparing
 from reports import headline as heading
-from reports import tables, text
 
 FOLDER = Path(__file__).resolve().parent
 REPORT, COMPARISON = "report.html", "compare.html"
-
-# What a page holds at most, so that 50,000 failures still make a page that opens. Records hold everything.
-EACH, MOST = 12, 2000  # cases shown of a group; characters shown of a text
-FAILURE_BUDGET, OTHER_BUDGET = 1_200_000, 200_000
-GROUPS_SHOWN = 400
-SLOWEST = 15
-OBSERVATIONS = 40
+SCRIPTS = ("cases.js", "panel.js", "browser.js")  # of the list of all cases; each stands on the ones before
+MOST = views.MOST  # characters shown of a text
 FEW = 20  # judged cases: fewer say little about a signature
 CHANGES_SHOWN, CASES_SHOWN = 200, 40  # lines of a kind of change; cases named of a line
+REPEATED = {
+    "same": "failed again in a new process",
+    "sequence": "fails only behind the cases before it; the sequence is saved",
+    "differs": "did not fail again",
+}
 
 GLOSSARY = {
     "PASS": "everything that was due came, within what is allowed",
@@ -63,22 +65,13 @@ CAUSES = {
     "SLOWDOWN": "slower beside others than is allowed",
     "LEFTOVERS": "processes outlived the one that started them",
     "REMNANT": "data of another client",
+    "SUPPORT": "of two models that mean the same one is supported alone",
     "UNSUPPORTED": "the driver refuses the operation",
     "LEVEL": "above the driver's level",
     "TRAIT": "ruled out by a trait",
     "SUITE": "a defect of the suite",
 }
-_FIRST_FACTS = {"python": "Python", "platform": "platform", "cpu": "processor", "cores": "cores", "numpy": "NumPy"}
-_TRAITS = {
-    "validates": "checks models itself",
-    "execution_modes": "execution modes",
-    "dynamic_shapes": "dynamic shapes",
-    "caching": "compilation caching",
-    "buffers": "driver-managed buffers",
-    "deterministic": "deterministic",
-}
-
-Facts = list[tuple[str, str]]
+Facts = facts.Facts
 
 
 @lru_cache(maxsize=1)
@@ -91,7 +84,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: Mapping[str, Callable[..., str]] = {
+    filters: Mapping[str, Callable[..., object]] = {
         "count": text.count,
         "number": text.number,
         "exact": text.exact,
@@ -101,65 +94,87 @@ def _environment() -> Environment:
         "clip": text.clip,
         "tail": text.tail,
         "anchor": text.anchor,
+        "ident": id,
         "first_line": tables.first_line,
     }
     found.filters.update(filters)
-    script = (FOLDER / "script.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     found.globals.update(
-        style=Markup((FOLDER / "style.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_digest=digest,
         glossary=GLOSSARY,
         causes=CAUSES,
+        repeated_words=REPEATED,
         column_titles=tables.COLUMNS,
         most=MOST,
         few=FEW,
         verdicts=tables.ORDER,
+        count_words=text.count_words,
     )
     return found
 
 
-def render(run: Run) -> str:
-    """The page of a run."""
-    totals = heading.totals(run)
-    rows = tables.signatures(run)
-    records = list(run.records.values())
-    poor_fails = heading.fail_poor(run)
-    faults = {*tables.DRIVER_FAULTS} | ({tables.POOR} if poor_fails else set())
-    failures = [record for record in records if record.verdict in faults and not record.waiver]
-    internal = [record for record in records if record.verdict == tables.INTERNAL and not record.waiver]
-    waived = [record for record in records if record.waiver]
-    poor = [record for record in records if record.verdict == tables.POOR and not (record.waiver or poor_fails)]
-    page = _environment().get_template("template.html").render(
-        run=run,
-        headline=heading.headline(run, totals),
-        totals=totals,
-        name=driver_name(run),
-        facts=_sections(run),
-        matrix=tables.matrix(rows),
-        signatures=[row for row in rows if not row.behaviour],
-        behaviours=[row for row in rows if row.behaviour and row.operation != tables.STRESS],
-        stress=tables.stress(records),
-        observations=tables.observations(records)[:OBSERVATIONS],
-        first_runs=tables.first_runs(records),
-        shown_verdicts=[verdict for verdict in tables.ORDER if totals.tally[verdict] or verdict == "PASS"],
-        unsupported=tables.unjudged(run, rows, tables.NOT_SUPPORTED),
-        inapplicable=tables.unjudged(run, rows, tables.NOT_APPLICABLE),
-        failures=_grouped(failures, FAILURE_BUDGET),
-        internal=_grouped(internal, OTHER_BUDGET),
-        waived=_grouped(waived, OTHER_BUDGET),
-        poor=_grouped(poor, OTHER_BUDGET),
-        rules=tables.rules(records),
-        count_words=text.count_words,
-        slowest=tables.slowest(records, SLOWEST),
+def page(template: str, styles: Iterable[str] = (), scripts: Iterable[str] = (), **content: object) -> str:
+    """A page of a template, which begins with the macro `head` and ends with the macro `scripts`.
+
+    Args:
+        template: name of a file of this folder.
+        styles: sheets behind the common one, as text; each stands on the page once.
+        scripts: the same behind the common script.
+        content: what the template names.
+    """
+    sheet = text.clean("\n".join(dict.fromkeys([_asset("style.css"), *styles])))
+    programs = [text.clean(script) for script in dict.fromkeys([_asset("script.js"), *scripts])]
+    policy = (
+        f"default-src 'none'; style-src '{_digest(sheet)}'; "
+        f"script-src {' '.join(repr(_digest(script)) for script in programs)}; "
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+    marked = [Markup(script) for script in programs]
+    rendered = _environment().get_template(template).render(
+        style=Markup(sheet), programs=marked, policy=policy, **content
     )  # fmt: skip
-    return text.clean(page)
+    return text.clean(rendered)
 
 
-def _grouped(records: Sequence[Record], budget: int) -> dict[str, object]:
-    found = tables.groups(records, tables.Budget(budget), EACH, MOST)
-    return {"total": len(records), "groups": found[:GROUPS_SHOWN], "more": found[GROUPS_SHOWN:]}
+@lru_cache(maxsize=8)
+def _asset(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    """What a policy names an inline element by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+def render(runs: Run | Sequence[Run]) -> str:
+    """The page of a run, or of several: of one driver or of many, of one suite or of all.
+
+    Raises:
+        UsageError: no run is given.
+    """
+    found = [runs] if isinstance(runs, Run) else list(runs)
+    if not found:
+        raise UsageError("no run is given; name the folder of one, such as runs/<time>-<driver>")
+    names = [driver_name(run) for run in found]
+    lines = views.lines(found, names)
+    sections = parts.parts(found)
+    drawn = any(part.charts for part in sections)
+    sheets = [_asset("browser.css"), *(charts.styles() if drawn else ())]
+    return page(
+        "template.html",
+        [*sheets, *(sheet for part in sections for sheet in part.styles)],
+        [*(charts.scripts() if drawn else ()), *map(_asset, SCRIPTS)],
+        lines=lines,
+        headline=heading.overall(found, [(line.headline, line.totals) for line in lines]),
+        drivers=views.views(lines),
+        not_run=views.not_run(lines),
+        facts=[facts.sections(run) for run in found],
+        cases=payload.payload(found, names),
+        texts=payload.TEXTS,
+        parts=sections,
+        drawn=drawn,
+        licence=charts.LICENCE,
+        limits={"rows": views.ROWS_SHOWN, "reasons": views.REASONS_SHOWN, "missing": views.MISSING},
+        where="records*.jsonl in the folder of the run",
+    )
 
 
 @dataclass(frozen=True)
@@ -184,7 +199,8 @@ def render_comparison(first: Run, second: Run, found: comparing.Comparison) -> s
     runs = [_side(run) for run in (first, second)]
     operations = sorted({name for side in runs for name in side.matrix.operations})
     columns = [name for name in tables.COLUMNS if any(name in side.matrix.columns for side in runs)]
-    page = _environment().get_template("compare.html").render(
+    return page(
+        "compare.html",
         runs=runs,
         comparison=found,
         headline=comparing.headline(found),
@@ -192,11 +208,10 @@ def render_comparison(first: Run, second: Run, found: comparing.Comparison) -> s
         bundles={key: comparing.bundles(changes) for key, changes in found.changes.items()},
         operations=operations,
         columns=columns,
-        facts=_paired(_sections(first), _sections(second)),
+        facts=_paired(facts.sections(first), facts.sections(second)),
         changes_shown=CHANGES_SHOWN,
         cases_shown=CASES_SHOWN,
-    )  # fmt: skip
-    return text.clean(page)
+    )
 
 
 def write(page: str, path: Path) -> None:
@@ -216,73 +231,10 @@ def driver_name(run: Run) -> str:
     return text.clip(spec, 120)
 
 
-def _sections(run: Run) -> dict[str, Facts]:
-    return {"Driver": _driver_facts(run), "Run": _run_facts(run), "Environment": _environment_facts(run)}
-
-
-def _driver_facts(run: Run) -> Facts:
-    plan, traits = run.plan, heading.traits(run)
-    facts = [
-        ("asked for", plan.get("driver")),
-        ("name", plan.get("driver_name")),
-        ("version", plan.get("driver_version")),
-    ]
-    facts += [("type", plan.get("driver_type")), ("feature level", _level(plan.get("feature_level")))]
-    facts += [(_TRAITS.get(name, name), traits[name]) for name in sorted(traits, key=_place(_TRAITS))]
-    if not traits:
-        facts.append(("traits", None))
-    return [(label, _word(value)) for label, value in facts]
-
-
-def _run_facts(run: Run) -> Facts:
-    plan = run.plan
-    facts = [("folder", run.folder.name), ("time", plan.get("time")), ("profile", plan.get("profile"))]
-    facts += [("seed", plan.get("seed")), ("options", shlex.join(heading.options(run)) or None)]
-    facts += [("filtered", plan.get("filtered")), ("suite version", plan.get("suite_version"))]
-    records = list(run.records.values())
-    spent = sum(tables.real(record.seconds) or 0.0 for record in records)
-    facts.append(("time in cases", text.seconds(spent)))
-    used = tables.resources(records)
-    if "rss" in used:
-        facts.append(("memory, at most", text.megabytes(used["rss"])))
-    facts += [(f"{name}, at most", int(used[name])) for name in ("descriptors", "threads") if name in used]
-    return [(label, _word(value)) for label, value in facts]
-
-
-def _environment_facts(run: Run) -> Facts:
-    found = run.environment
-    facts = [(_FIRST_FACTS.get(name, name), found[name]) for name in sorted(found, key=_place(_FIRST_FACTS))]
-    return [(label, _word(value)) for label, value in facts] or [("environment", _word(None))]
-
-
-def _place(first: Mapping[str, str]) -> Callable[[str], tuple[int, str]]:
-    order = {name: place for place, name in enumerate(first)}
-    return lambda name: (order.get(name, len(order)), name)
-
-
-def _level(value: object) -> object:
-    try:
-        return f"{value} ({FeatureLevel(value).version})"  # type: ignore[arg-type]
-    except ValueError:
-        return value
-
-
-def _word(value: object) -> str:
-    if value is None or value == "":
-        return "not recorded"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return text.clip(", ".join(f"{name} {_word(item)}" for name, item in value.items()), 1500)
-    if isinstance(value, (list, tuple)):
-        return text.clip(", ".join(_word(item) for item in value) or "none", 1500)
-    return text.clip(value, 500)
-
-
 def _paired(first: Mapping[str, Facts], second: Mapping[str, Facts]) -> dict[str, list[tuple[str, str, str]]]:
     paired = {}
-    for section, facts in first.items():
-        before, after = dict(facts), dict(second[section])
+    for section, known in first.items():
+        before, after = dict(known), dict(second[section])
         labels = [*before, *(label for label in after if label not in before)]
         paired[section] = [(label, before.get(label, "–"), after.get(label, "–")) for label in labels]
     return paired

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from harness.record import Record, Run
 from reports import headline as heading
+from reports import html
 from reports.html import driver_name
 from reports.tables import INTERNAL, NOT_RUN, POOR, first_line, missing, planned, real
 from reports.text import clean, clip, tail
@@ -43,12 +44,16 @@ def document(run: Run) -> ElementTree.Element:
     return root
 
 
+def text(run: Run) -> str:
+    """A run as JUnit XML."""
+    root = document(run)
+    ElementTree.indent(root)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{ElementTree.tostring(root, encoding='unicode')}\n"
+
+
 def write(run: Run, path: Path) -> None:
-    """Writes a run as JUnit XML."""
-    tree = ElementTree.ElementTree(document(run))
-    ElementTree.indent(tree)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tree.write(path, encoding="utf-8", xml_declaration=True)
+    """Writes a run as JUnit XML; whoever reads the file meanwhile sees the old one or the new one, whole."""
+    html.write(text(run), path)
 
 
 def _suite(run: Run, name: str, found: list[ElementTree.Element]) -> ElementTree.Element:

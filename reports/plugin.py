@@ -28,7 +28,7 @@ def write_pages(folder: Path) -> list[tuple[str, bool]]:
     """Writes a run's pages; says where, or why not, in lines each with whether it tells of trouble."""
     try:
         run = read_run(folder)
-        html.write(html.render(run), folder / html.REPORT)
+        html.write(html.render([run]), folder / html.REPORT)
         junit.write(run, folder / junit.FILE)
     except (UsageError, OSError) as error:
         return [(f"no report of {folder}: {error}", True)]

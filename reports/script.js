@@ -27,7 +27,7 @@ function valueOf(row, place) {
   const cell = row.cells[place];
   const text = cell.dataset.value === undefined ? cell.textContent.trim() : cell.dataset.value;
   const number = Number(text.replace(/,/g, ""));
-  return text !== "" && !Number.isNaN(number) ? number : text;
+  return Number.isNaN(number) ? text : number;  // an empty cell is 0
 }
 function compareValues(a, b) {
   if (typeof a === "number" && typeof b === "number") return a - b;
@@ -37,11 +37,12 @@ function compareValues(a, b) {
 }
 for (const head of document.querySelectorAll(".sortable th[data-sort]")) {
   head.tabIndex = 0;
+  head.setAttribute("aria-sort", "none");
   const sort = () => {
     const first = head.dataset.sort === "number" ? "descending" : "ascending";
     const other = first === "descending" ? "ascending" : "descending";
     const way = head.getAttribute("aria-sort") === first ? other : first;
-    for (const each of head.parentElement.cells) each.removeAttribute("aria-sort");
+    for (const each of head.parentElement.cells) if (each.dataset.sort) each.setAttribute("aria-sort", "none");
     head.setAttribute("aria-sort", way);
     const body = head.closest("table").tBodies[0];
     const sign = way === "ascending" ? 1 : -1;
@@ -50,23 +51,44 @@ for (const head of document.querySelectorAll(".sortable th[data-sort]")) {
     body.append(...rows.map((pair) => pair[1]));
   };
   head.addEventListener("click", sort);
-  head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
+  head.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    sort();
+  });
 }
 
-for (const box of document.querySelectorAll(".command")) {
+async function copyText(text, button, shown) {
+  const title = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    if (shown) getSelection().selectAllChildren(shown);
+    button.textContent = shown ? "Selected" : "Not allowed";
+  }
+  setTimeout(() => { button.textContent = title; }, 1500);
+}
+function copyButton(box) {
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = "Copy";
+  button.setAttribute("aria-label", "copy the command");
   const code = box.querySelector("code");
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(code);
-      button.textContent = "Selected";
-    }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
-  });
+  button.addEventListener("click", () => copyText(code.textContent, button, code));
   box.append(button);
+}
+for (const box of document.querySelectorAll(".command")) copyButton(box);
+
+// On paper nothing is closed.
+{
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    for (const item of opened) item.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const item of opened) item.open = false;
+    opened = [];
+  });
 }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import re
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from harness.record import Record, Run
 from harness.verdict import Verdict
@@ -52,6 +51,7 @@ _COLUMN_OF = (
 )
 
 
+@lru_cache(maxsize=1 << 14)
 def column(signature: str) -> str:
     """The matrix column of a signature id: the type of its first part; a conversion stands under what it reads."""
     first = re.split(r"[./]", signature, maxsplit=1)[0]
@@ -62,6 +62,8 @@ def column(signature: str) -> str:
 
 def real(value: object) -> float | None:
     """A number of a record; infinities and NaN are words there. None where there is none."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -200,65 +202,6 @@ class SignatureRow:
         return column(self.signature)
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why cases were not judged: one text of several that differ in numbers only, and how many cases gave it."""
-
-    text: str
-    count: int
-    variants: int
-
-
-@dataclass(frozen=True)
-class Unjudged:
-    """A signature and the reasons for which cases of it were not judged."""
-
-    operation: str
-    signature: str
-    verdict: str
-    count: int
-    total: int
-    reasons: tuple[Reason, ...]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Cases that ended in the same way: same operation, verdict, cause, and message but for its numbers.
-
-    Attributes:
-        message: the first line of one of the messages.
-        records: the ones to show.
-        more: how many are not among them.
-    """
-
-    operation: str
-    verdict: str
-    cause: str
-    message: str
-    total: int
-    records: tuple[Record, ...]
-    more: int
-
-
-@dataclass
-class RuleRow:
-    """What came of the cases that break one rule.
-
-    Attributes:
-        causes: why the driver failed cases.
-    """
-
-    operation: str
-    rule: str
-    tally: Tally = field(default_factory=Tally)
-    causes: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def state(self) -> str:
-        """`held`, `failed`, or `unjudged`."""
-        return "failed" if self.tally.failed else "held" if self.tally.judged else "unjudged"
-
-
 def planned(run: Run) -> dict[str, int]:
     """Number of selected cases by batch, as the plan says."""
     batches = run.plan.get("batches")
@@ -280,11 +223,9 @@ def is_behaviour(batch: str) -> bool:
 
 def missing(run: Run) -> Counter[tuple[str, str]]:
     """Number of cases that were selected and have no record, by operation and signature."""
-    have = Counter(record.batch for record in run.records.values())
     found: Counter[tuple[str, str]] = Counter()
-    for batch, count in planned(run).items():
-        if count > have[batch]:
-            found[split_batch(batch)] += count - have[batch]
+    for batch, count in run.missing().items():
+        found[split_batch(batch)] += count
     return found
 
 
@@ -313,6 +254,27 @@ def signatures(run: Run) -> list[SignatureRow]:
     return [rows[key] for key in sorted(rows)]
 
 
+def joined(found: Sequence[Sequence[SignatureRow]]) -> list[SignatureRow]:
+    """The rows of several runs of one driver as those of one."""
+    if len(found) == 1:
+        return list(found[0])
+    rows: dict[tuple[str, str], SignatureRow] = {}
+    for other in (row for rows_of_run in found for row in rows_of_run):
+        row = rows.setdefault((other.operation, other.signature), SignatureRow(other.operation, other.signature))
+        row.masked = _mean((row.masked, row.compared), (other.masked, other.compared))
+        row.compared += other.compared
+        row.tally.merge(other.tally)
+        row.error, row.ulp = largest((row.error, other.error)), largest((row.ulp, other.ulp))
+        row.behaviour, row.owed = row.behaviour or other.behaviour, row.owed or other.owed
+    return [rows[key] for key in sorted(rows)]
+
+
+def _mean(*parts: tuple[float, int]) -> float:
+    """The mean of means, each over so many."""
+    count = sum(number for _, number in parts)
+    return sum(value * number for value, number in parts) / count if count else 0.0
+
+
 def matrix(rows: Iterable[SignatureRow]) -> Matrix:
     """Sums the signatures up by operation and type; behaviour is no operation."""
     cells: dict[tuple[str, str], Tally] = defaultdict(Tally)
@@ -330,6 +292,7 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|[-+]?\b(?:\d[\d.]*(?:[eE][-+]?\d+)?|inf|n
 _SERIES = re.compile(r"#(?:[ ,]+#)+")
 
 
+@lru_cache(maxsize=1 << 12)  # thousands of cases say the same
 def shape(message: str) -> str:
     """The first line of a message without its numbers: what many failures have in common."""
     line = first_line(message, 400)
@@ -340,161 +303,3 @@ def first_line(message: str, limit: int = 400) -> str:
     """The first line of a message, cut off at a limit."""
     line = next(iter(str(message)[: 4 * limit].strip().splitlines()), "")
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def unjudged(run: Run, rows: Iterable[SignatureRow], verdict: str, limit: int = 6) -> list[Unjudged]:
-    """The signatures with cases of a verdict that does not judge, each with its commonest reasons."""
-    texts: dict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for record in run.records.values():
-        if record.verdict == verdict:
-            text = first_line(record.message, 300) or record.cause or "no reason given"
-            texts[record.operation, record.signature][shape(text)][text] += 1
-    totals = {(row.operation, row.signature): row.tally for row in rows}
-    found = []
-    for key in sorted(texts):
-        reasons = [Reason(c.most_common(1)[0][0], c.total(), len(c)) for c in texts[key].values()]
-        reasons.sort(key=lambda reason: (-reason.count, reason.text))
-        if len(reasons) > limit:
-            rest = reasons[limit - 1 :]
-            text = f"{len(rest):,} other reasons"
-            reasons[limit - 1 :] = [Reason(text, sum(r.count for r in rest), sum(r.variants for r in rest))]
-        found.append(Unjudged(*key, verdict, totals[key][verdict], totals[key].total, tuple(reasons)))
-    return found
-
-
-class Budget:
-    """Room that a page has for the texts of single cases. What does not fit is counted, not shown."""
-
-    def __init__(self, characters: int) -> None:
-        self._left = characters
-
-    def take(self, record: Record, most: int) -> bool:
-        """Whether a record, whose texts are cut off at `most` each, still fits; takes its room if so."""
-        texts = (record.message, record.detail, record.log, record.repeat, record.id, record.waiver)
-        cost = 300 + sum(min(len(str(text)), most) for text in texts)
-        if cost > self._left:
-            self._left = 0
-            return False
-        self._left -= cost
-        return True
-
-
-def groups(records: Iterable[Record], budget: Budget, each: int, most: int) -> list[Group]:
-    """Cases by operation, verdict, cause and shape of the message; crashes first, then the largest groups.
-
-    Args:
-        records: in any order.
-        budget: room for all groups together.
-        each: how many cases of a group to show.
-        most: length at which a page cuts a text off.
-    """
-    found: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        found[record.operation, record.verdict, record.cause, shape(record.message)].append(record)
-    order = {verdict: place for place, verdict in enumerate((*DRIVER_FAULTS, INTERNAL))}
-    keys = sorted(found, key=lambda key: (order.get(key[1], 9), -len(found[key]), key))
-    result = []
-    for key in keys:
-        members = sorted(found[key], key=lambda record: (record.signature, record.mode, record.kind, record.number))
-        shown: list[Record] = []
-        for record in members[:each]:
-            if not budget.take(record, most):
-                break
-            shown.append(record)
-        line = first_line(members[0].message)
-        result.append(Group(*key[:3], line, len(members), tuple(shown), len(members) - len(shown)))
-    return result
-
-
-def rules(records: Iterable[Record]) -> list[RuleRow]:
-    """What came of the negative cases, rule by rule; mutations of whole models are counted over all operations."""
-    rows: dict[tuple[str, str], RuleRow] = {}
-    for record in records:
-        if record.rule:
-            key = ("every operation" if record.kind.startswith("mutated") else record.operation, record.rule)
-            row = rows.setdefault(key, RuleRow(*key))
-            row.tally.add(record)
-            if record.verdict in DRIVER_FAULTS:
-                row.causes[record.cause or record.verdict] += 1
-    return [rows[key] for key in sorted(rows, key=lambda key: (-rows[key].tally.failed, key))]
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What cases noted beside their verdict: one text of several that differ in numbers only."""
-
-    text: str
-    count: int
-    operations: tuple[str, ...]
-    example: str
-
-
-def observations(records: Iterable[Record]) -> list[Observation]:
-    """What the suite saw and does not judge, the commonest first."""
-    found: dict[str, list[tuple[str, Record]]] = defaultdict(list)
-    for record in records:
-        for note in record.notes:
-            found[shape(note)].append((first_line(note, 300), record))
-    rows = []
-    for members in found.values():
-        names = tuple(sorted({record.operation for _, record in members}))
-        rows.append(Observation(members[0][0], len(members), names, members[0][1].id))
-    return sorted(rows, key=lambda row: (-row.count, row.text))
-
-
-@dataclass(frozen=True)
-class StressRow:
-    """One stress run.
-
-    Attributes:
-        ending: SUCCESS, FAILURE, or the verdict itself.
-        seconds: that the clients went on.
-        rate: executions a second.
-        median: seconds of an execution; `tail` is that of one in a hundred.
-    """
-
-    record: Record
-    ending: str
-    seconds: float | None
-    executions: float | None
-    rate: float | None
-    median: float | None
-    tail: float | None
-
-
-def stress(records: Iterable[Record]) -> list[StressRow]:
-    """The stress runs in the order in which they went."""
-    rows = []
-    for record in records:
-        if record.operation != STRESS:
-            continue
-        names = ("seconds", "executions", "executions_per_second", "latency_p50", "latency_p99")
-        numbers = [real(record.numbers.get(name)) for name in names]
-        rows.append(StressRow(record, ENDINGS.get(record.verdict, record.verdict), *numbers))
-    return rows
-
-
-def first_runs(records: Iterable[Record]) -> tuple[float, float, int] | None:
-    """How many times as long as later ones first executions took: median and largest, over so many cases."""
-    found = []
-    for record in records:
-        first, later = (real(record.numbers.get(name)) for name in ("first_run_seconds", "later_run_seconds"))
-        if first is not None and later:
-            found.append(first / later)
-    return (statistics.median(found), max(found), len(found)) if found else None
-
-
-def slowest(records: Iterable[Record], number: int) -> list[Record]:
-    """The cases that took longest."""
-    return heapq.nlargest(number, records, key=lambda record: (real(record.seconds) or 0.0, record.id))
-
-
-def resources(records: Sequence[Record]) -> dict[str, float]:
-    """The largest value of each resource that the driver's process was seen to use."""
-    found: dict[str, float] = {}
-    for record in records:
-        for name, value in record.sample.items():
-            number = real(value)
-            if number is not None and math.isfinite(number):
-                found[name] = max(found.get(name, number), number)
-    return found

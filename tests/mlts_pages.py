@@ -25,11 +25,11 @@ VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "wbr"
 
 
 class Page(HTMLParser):
-    """A page taken apart: texts, tables by caption, elements, links and ids; tags must be closed in order."""
+    """A page or part of one taken apart: texts, tables by caption, elements, links and ids; tags close in order."""
 
-    def __init__(self, path):
+    def __init__(self, source):
         super().__init__()
-        self.source = path.read_text(encoding="utf-8")
+        self.source = source if isinstance(source, str) else source.read_text(encoding="utf-8")
         self.open, self.tags, self.ids, self.links, self.inline = [], [], [], [], []
         self.tables, self.words, self.headings = {}, [], []
         self._caption, self._rows = "", []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.record import Record, Run
-from reports import compare, headline, tables
+from reports import accuracy, compare, groups, headline, remarks, tables
 from reports.__main__ import main
 from tests.report_runs import FAILED, NOT_SUPPORTED, made, sound, write_run
 
@@ -66,9 +67,6 @@ def test_stress_is_no_operation(tmp_path: Path) -> None:
     ]
     run = write_run(tmp_path, records)
     assert tables.matrix(tables.signatures(run)).operations == ("ADD",)
-    first, second = tables.stress(run.records.values())
-    assert (first.ending, first.seconds, first.rate, first.median, first.tail) == ("SUCCESS", 8.0, 12.5, 0.002, None)
-    assert (second.ending, second.rate) == ("FAILURE", None)
     assert main([str(tmp_path)]) == 1
     page = (tmp_path / "report.html").read_text()
     assert 'id="stress"' in page
@@ -93,11 +91,11 @@ def test_what_was_seen_is_summed_up(tmp_path: Path) -> None:
     records = [replace(made(n), notes=words) for n, words in enumerate(notes)]
     records[:2] = [replace(record, numbers=found) for record, found in zip(records, times, strict=False)]
     run = write_run(tmp_path, records)
-    found = tables.observations(run.records.values())
+    found = remarks.observations(run.records.values())
     assert [(row.text, row.count) for row in found] == [("the first took 3.5 times as long", 2), ("bits differ", 1)]
     assert found[0].operations == ("ADD",)
-    assert tables.first_runs(run.records.values()) == (pytest.approx(2.5), pytest.approx(3.5), 2)
-    assert tables.first_runs([]) is None
+    assert remarks.first_runs(run.records.values()) == (pytest.approx(2.5), pytest.approx(3.5), 2)
+    assert remarks.first_runs([]) is None
 
 
 def test_records_that_do_not_fit_the_plan_are_a_problem(tmp_path: Path) -> None:
@@ -161,37 +159,50 @@ def test_failures_that_differ_in_numbers_only_are_one_group() -> None:
         made(4, "FAIL", operation="EXP", cause="VALUE", message="output 'o' differs in 3 of 48 elements (6.25 %)"),
         made(5, "CRASH", operation="EXP", cause="DIED", message="died"),
     ]
-    found = tables.groups(records, tables.Budget(10_000), each=1, most=100)
-    assert [(g.operation, g.verdict, g.cause, g.total, len(g.records), g.more) for g in found] == [
-        ("EXP", "CRASH", "DIED", 1, 1, 0),
-        ("ADD", "FAIL", "SHAPE", 2, 1, 1),
-        ("ADD", "FAIL", "VALUE", 2, 1, 1),
-        ("EXP", "FAIL", "VALUE", 1, 1, 0),
+    found = groups.groups(records, groups.Budget(10_000), named=0, most=100)
+    assert [(g.operation, g.verdict, g.cause, g.total, g.example in records, g.more) for g in found] == [
+        ("EXP", "CRASH", "DIED", 1, True, 0),
+        ("ADD", "FAIL", "SHAPE", 2, True, 1),
+        ("ADD", "FAIL", "VALUE", 2, True, 1),
+        ("EXP", "FAIL", "VALUE", 1, True, 0),
     ]
+
+
+def test_the_smallest_case_that_fails_alone_stands_for_its_group() -> None:
+    shapes = ["[2,3,4]", "[5]", "[1,1]", "[2,2]"]
+    repeated = ["same", "same", "sequence", "same"]
+    records = [
+        made(n, "FAIL", cause="VALUE", message="wrong", detail=f"a: TENSOR_FLOAT32{words}; o: T[2]", repeated=again)
+        for n, (words, again) in enumerate(zip(shapes, repeated, strict=True))
+    ]
+    (group,) = groups.groups(records, groups.Budget(10_000), named=2, most=100)
+    assert group.example is records[3]
+    assert group.others == (records[0], records[1])
+    assert (group.total, group.more) == (4, 1)
 
 
 def test_what_exceeds_the_budget_is_counted_and_not_shown() -> None:
     records = [made(n, "FAIL", cause="VALUE", message="x" * 500) for n in range(10)]
-    (group,) = tables.groups(records, tables.Budget(2500), each=10, most=2000)
-    assert group.total == 10
-    assert 0 < len(group.records) < 4
-    assert len(group.records) + group.more == 10
+    records += [made(n, "FAIL", cause="SHAPE", message="y" * 500) for n in range(2)]
+    first, second = groups.groups(records, groups.Budget(1200), named=3, most=2000)
+    assert (first.total, first.example, len(first.others), first.more) == (10, records[0], 3, 6)
+    assert (second.total, second.example, second.others, second.more) == (2, None, (), 2)
 
 
-def test_reasons_are_counted_for_each_signature(tmp_path: Path) -> None:
+def test_reasons_are_counted_over_operations() -> None:
     records = [made(n, "NOT_SUPPORTED", message=f"tensor {n}: no kernel\nmore") for n in range(3)]
     records += [
         made(3, "NOT_SUPPORTED", message="NCHW"),
         made(4),
         made(0, "NOT_APPLICABLE", kind="example", message="level"),
     ]
-    run = write_run(tmp_path, records)
-    rows = tables.signatures(run)
-    (found,) = tables.unjudged(run, rows, "NOT_SUPPORTED")
-    assert (found.operation, found.signature, found.count, found.total) == ("ADD", "float32", 4, 6)
-    assert [(r.text[:6], r.count, r.variants) for r in found.reasons] == [("tensor", 3, 3), ("NCHW", 1, 1)]
-    (few,) = tables.unjudged(run, rows, "NOT_SUPPORTED", limit=1)
-    assert [(r.text, r.count) for r in few.reasons] == [("2 other reasons", 4)]
+    records += [made(5, "NOT_SUPPORTED", "EXP", message="tensor 9: no kernel"), made(6, "NOT_SUPPORTED", cause="LEVEL")]
+    found = remarks.reasons(records, "NOT_SUPPORTED")
+    assert [(r.text[:6], r.count, r.variants, r.operations) for r in found] == [
+        ("tensor", 4, 4, {"ADD": 3, "EXP": 1}),
+        ("LEVEL", 1, 1, {"ADD": 1}),
+        ("NCHW", 1, 1, {"ADD": 1}),
+    ]
 
 
 def test_rules_are_counted_by_operation_and_mutations_over_all() -> None:
@@ -204,11 +215,37 @@ def test_rules_are_counted_by_operation_and_mutations_over_all() -> None:
         made(0, operation="EXP", kind="mutated", rule="G7"),
         made(0),
     ]
-    found = {(row.operation, row.rule): row for row in tables.rules(records)}
+    found = {(row.operation, row.rule): row for row in remarks.rules(records)}
     assert list(found) == [("ADD", "RANK_A"), ("EXP", "RANK"), ("every operation", "G7")]
     broken = found["ADD", "RANK_A"]
     assert (broken.state, broken.tally.total, broken.tally.passed, broken.causes) == ("failed", 3, 1, {"ACCEPTED": 1})
     assert (found["every operation", "G7"].tally.passed, found["EXP", "RANK"].state) == (2, "held")
+    by_name = {row.operation: row for row in remarks.by_operation(found.values())}
+    assert [row.rule for row in by_name["ADD"].failed] == ["RANK_A"]
+    assert [row.rule for row in by_name["EXP"].held] == ["RANK"]
+
+
+def test_a_profile_tells_errors_over_what_is_allowed() -> None:
+    errors = [0.0, 0.0, 0.0005, 0.001, 0.0015, 0.3, 0.5, 0.6, 1.0, 3.0]
+    records = [made(n, error=error, ulp=float(n)) for n, error in enumerate(errors)]
+    records += [made(n, operation="EXP", error=0.25) for n in range(99)] + [made(99, operation="EXP", error="inf")]
+    records += [made(0, operation="ABS"), made(0, operation="DEVICE", kind="behaviour", error=0.5)]
+    add, exp = accuracy.profiles(records)
+    assert (add.operation, add.type, add.compared, add.largest, add.ulp) == ("ADD", "f32", 10, 3.0, 9.0)
+    assert (add.median, add.most, add.nearly) == (0.0015, 1.0, 3.0)
+    assert add.bars == (2, 2, 1, 0, 0, 0, 0, 0, 0, 2, 2, 1)
+    assert add.words == ("exact: 2, up to 0.001: 2, up to 0.002: 1, up to 0.5: 2, up to 1: 2, above what is allowed: 1")
+    assert (exp.median, exp.nearly, exp.largest, exp.ulp) == (0.25, 0.25, math.inf, None)
+    assert add.words in add.picture
+
+
+def test_runs_of_one_driver_are_put_together(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "1", [made(0, error=0.25, masked=0.5), made(1, error=0.5)])
+    second = write_run(tmp_path / "2", [made(0, "FAIL", cause="VALUE", error=2.0), made(0, operation="EXP")])
+    add, exp = tables.joined([tables.signatures(run) for run in (first, second)])
+    assert (add.operation, add.tally.total, add.tally.failed, add.error, add.compared) == ("ADD", 3, 1, 2.0, 3)
+    assert add.masked == pytest.approx(0.5 / 3)
+    assert exp.tally.passed == 1
 
 
 # --- headline ---------------------------------------------------------------------------------------------------------
@@ -251,6 +288,39 @@ def test_the_headline_of_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "b", [*sound(), FAILED], {"EXP-float32-sync-drawn": 1})
     assert said(run).text == "INCOMPLETE: 4 of 5 cases have a record; 1 failed"
     assert said(run).tone == "bad"
+
+
+@pytest.mark.parametrize(
+    ("suite", "records", "header", "tone", "expected"),
+    [
+        ("stress", [made(0)], {}, "good", "No failures: 1 of 1 cases judged"),
+        ("stress", [made(0)], {"shortened": True}, "warn", "No failures: 1 of 1 cases judged"),
+        ("mlts", [made(0), FAILED], {}, "bad", "Failures: 1 of 2 cases failed"),
+        ("fuzz", [], {}, "good", "No failures: nothing was found"),
+        ("graphs", [NOT_SUPPORTED], {}, "warn", "Nothing was judged: none of 1 case could be put to the driver"),
+    ],
+)
+def test_no_suite_but_conformance_speaks_of_it(
+    tmp_path: Path, suite: str, records: list[Record], header: dict[str, object], tone: str, expected: str
+) -> None:
+    found = said(write_run(tmp_path, records, suite=suite, **header))
+    assert (found.tone, found.text) == (tone, expected)
+
+
+def test_the_headline_of_several_runs_is_that_of_the_worst(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "1", sound()), write_run(tmp_path / "2", sound(), filtered=True)]
+
+    def overall(*some: Run) -> tuple[str, str]:
+        found = headline.overall(some, [(said(run), headline.totals(run)) for run in some])
+        return found.tone, found.text
+
+    assert overall(runs[0]) == ("good", "Conformant: 3 of 3 cases judged, none failed")
+    assert overall(*runs) == ("warn", "No failures in 2 runs: 6 of 6 cases judged")
+    runs.append(write_run(tmp_path / "3", [*sound(), FAILED], {"EXP-float32-sync-drawn": 1}, ended=False))
+    assert overall(*runs) == (
+        "bad",
+        "Failures in 1 of 3 runs: 1 of 11 cases failed; INCOMPLETE: 1 of 3 runs",
+    )
 
 
 def test_what_limits_a_verdict_is_in_the_notes(tmp_path: Path) -> None:
@@ -300,7 +370,7 @@ def test_a_change_of_verdict_has_a_kind(
     assert bool(found.worse) is worse
     assert found.same == (1 if kind else 2)
     assert compare.headline(found).tone == ("bad" if worse else "good")
-    assert main([str(tmp_path / "1"), str(tmp_path / "2")]) == (1 if worse else 0)
+    assert main(["compare", str(tmp_path / "1"), str(tmp_path / "2")]) == (1 if worse else 0)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""Reports: the pages are whole, and nothing that a driver says gets through them; JUnit, the program, the plugin."""
+"""Reports: pages are whole, hold all cases, and let nothing through that a driver says; JUnit, program, plugin."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,8 +18,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from harness.fates import Fate
 from harness.record import Run, read_run
-from reports import compare, html, junit, plugin, text
+from nnhal.errors import UsageError
+from reports import compare, html, junit, payload, plugin, text
 from reports.__main__ import main
 from tests.report_runs import FAILED, HEADER, NOT_SUPPORTED, made, sound, write_run
 
@@ -30,7 +35,10 @@ class Page(HTMLParser):
     def __init__(self, content: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.scripts: list[str] = []
+        self.scripts: list[str] = []  # what runs, and what is data by its type
+        self.data: dict[str, str] = {}
+        self.sheets: list[str] = []
+        self._type = ""
         self.attributes: list[tuple[str, str, str]] = []
         self.text: list[str] = []
         self.feed(content)
@@ -42,7 +50,9 @@ class Page(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
         if tag == "script":
-            self.scripts.append("")
+            self._type = dict(attrs).get("type") or ""
+            if not self._type:
+                self.scripts.append("")
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in VOID:
@@ -50,8 +60,13 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] == "script":
-            self.scripts[-1] += data
-        elif self.open and self.open[-1] != "style":
+            if self._type:
+                self.data[self._type] = self.data.get(self._type, "") + data
+            else:
+                self.scripts[-1] += data
+        elif self.open and self.open[-1] == "style":
+            self.sheets.append(data)
+        elif self.open:
             self.text.append(data)
 
     @property
@@ -90,14 +105,47 @@ def hostile_run(folder: Path) -> Run:
     return read_run(folder)
 
 
+def digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+def cases_of(page: Page) -> list[dict[str, object]]:
+    """What a page holds of each case, unpacked as its script does it."""
+    found = json.loads(zlib.decompress(base64.b64decode(page.data["application/octet-stream"])))
+    columns = {}
+    for name, column in found["columns"].items():
+        places = column["at"] or [0] * found["cases"]
+        columns[name] = [column["words"][place] for place in places]
+    rows = []
+    for row in range(found["cases"]):
+        case = {name: values[row] for name, values in columns.items()}
+        operation, signature, mode, kind, type_, batch = found["batches"][case["batch"]]
+        front = f"{batch or '-'.join((operation, signature, mode, kind))}-{case['number']}"
+        end = found["digests"][row * found["width"] : (row + 1) * found["width"]].strip()
+        case |= {"operation": operation, "signature": signature, "type": type_, "kind": kind, "mode": mode}
+        case["id"] = found["odd"].get(str(row)) or (f"{front}-{end}" if end else front)
+        case["repeat"] = case["repeat"].replace("{}", case["id"])
+        rows.append(case)
+    return rows
+
+
 def check_page(content: str) -> Page:
     """A page is whole, opens offline and runs no script but ours."""
     page = Page(content)
-    assert page.scripts == [(html.FOLDER / "script.js").read_text(encoding="utf-8")]
+    names = {path.read_text(encoding="utf-8"): path.name for path in html.FOLDER.rglob("*.js")}
+    assert names[page.scripts[0]] == "script.js"
+    assert all(script in names for script in page.scripts)
+    policy = next(value for _, name, value in page.attributes if name == "content" and "default-src" in value)
+    rules = dict(rule.strip().partition(" ")[::2] for rule in policy.split(";"))
+    assert rules["default-src"] == rules["connect-src"] == "'none'"
+    assert rules["script-src"].split() == [f"'{digest(script)}'" for script in page.scripts]
+    assert rules["style-src"].split() == [f"'{digest(sheet)}'" for sheet in page.sheets]
+    assert not [a for a in page.attributes if a[1] == "style"]
     assert not [a for a in page.attributes if a[1].startswith("on") or a[1] in ("src", "srcdoc", "action", "data")]
     assert all(value.startswith("#") for _, name, value in page.attributes if name == "href")
     targets = {value for _, name, value in page.attributes if name == "id"}
-    assert {value[1:] for _, name, value in page.attributes if name == "href"} <= targets
+    inner = {value[1:] for _, name, value in page.attributes if name == "href"}
+    assert {value for value in inner if not value.startswith(("case=", "cases?"))} <= targets
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", content)
     assert "url(" not in content
     assert "@import" not in content
@@ -108,6 +156,7 @@ def test_nothing_that_a_driver_says_gets_through_the_pages(tmp_path: Path) -> No
     run = hostile_run(tmp_path / "hostile")
     page = check_page(html.render(run))
     assert page.words.count("alert('x')") > 20  # shown as text
+    assert len(cases_of(page)) == len(run.records)
     assert "49" not in page.words
     assert "red" in page.words
     other = write_run(tmp_path / "sound", [made(n) for n in range(3)])
@@ -163,11 +212,79 @@ def test_a_page_of_many_hostile_failures_stays_small(tmp_path: Path) -> None:
         records[f"{record.batch}-{number}"] = record
     batches = Counter(record.batch for record in records.values())
     run = Run(tmp_path, {**HEADER, "selected": 20_000, "batches": batches}, records, True, 0, {})
-    page = html.render(run)
-    assert len(page.encode()) < 15_000_000
-    words = check_page(page).words
+    content = html.render(run)
+    assert len(content.encode()) < 12_000_000
+    page = check_page(content)
+    assert len(cases_of(page)) == 20_000
+    words = page.words
     assert "Not conformant: 20,000 of 20,000" in words
     assert "more groups with" in words
+
+
+def test_a_page_holds_every_case(tmp_path: Path) -> None:
+    texts = {
+        "message": "wrong\nin two lines",
+        "detail": "a: TENSOR_FLOAT32[2]",
+        "log": "last words",
+        "notes": ("a note",),
+    }
+    records = [made(n, error=n / 7, ulp=float(n), seconds=0.25) for n in range(300)]
+    records += [made(n, "FAIL", "EXP", cause="VALUE", stage="execute", error=float("inf"), **texts) for n in range(3)]
+    records += [replace(made(5, kind="broken", error=0.0), id="ADD-float32-sync-broken-5")]
+    records += [
+        replace(made(6, error=0.0), id="quite another name", batch="ADD-float32-sync-of.its.own", repeat="make it")
+    ]
+    run = write_run(tmp_path, records)
+    found = {str(case["id"]): case for case in cases_of(check_page(html.render(run)))}
+    assert found.keys() == {record.id for record in records}
+    for record in records:
+        case = found[record.id]
+        for name in ("operation", "signature", "kind", "mode", "number", "verdict", "cause", "stage", "message", "rule",
+                     "repeat", "saved", "waiver", "detail", "log"):  # fmt: skip
+            assert case[name] == getattr(record, name)
+        assert case["error"] == ("inf" if record.error == float("inf") else pytest.approx(record.error, rel=1e-3))
+        assert case["notes"] == ("" if not record.notes else json.dumps(list(record.notes)))
+        assert case["type"] == "f32"
+
+
+def test_texts_of_failures_come_first_where_room_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "TEXTS", 250)
+    refused = [made(n, "NOT_SUPPORTED", message="no", detail="d" * 100) for n in range(5)]
+    failed = [made(10 + n, "FAIL", cause="VALUE", message="wrong", detail="e" * 100) for n in range(2)]
+    page = check_page(html.render(write_run(tmp_path, [*refused, *failed])))
+    assert [bool(case["detail"]) for case in cases_of(page)] == [False] * 5 + [True] * 2
+    assert "those of 5 cases that did not pass are in records" in page.words
+
+
+def test_runs_of_several_drivers_and_suites_make_one_page(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", [*sound(), FAILED]),
+        write_run(tmp_path / "b", sound(), profile="full"),
+        write_run(tmp_path / "c", sound(5), {"EXP-float32-sync-drawn": 2}, ended=False, driver="other"),
+        write_run(tmp_path / "d", [], driver="other", suite="fuzz"),
+    ]
+    page = check_page(html.render(runs))
+    assert "Failures in 1 of 4 runs: 1 of 14 cases failed; INCOMPLETE: 1 of 4 runs" in page.words
+    assert "no run of: benchmark of real models, stress, random graphs" in page.words
+    for words in ("Not conformant: 1 of 4 cases failed", "Conformant: 3 of 3 cases judged, none failed",
+                  "INCOMPLETE: 5 of 7 cases have a record; the run did not end", "No failures: nothing was found",
+                  "6/7", "5/5"):  # fmt: skip
+        assert words in page.words  # both runs of the first driver are in one matrix
+    assert Counter(case["run"] for case in cases_of(page)) == {0: 4, 1: 3, 2: 5}
+    links = {value for _, name, value in page.attributes if name == "href"}
+    assert "#case=ADD-float32-sync-drawn-0-abcdef%403" in links  # its run tells it from others of its name
+    assert "#case=ADD-float32-sync-drawn-8-abcdef" in links
+    with pytest.raises(UsageError, match="no run is given"):
+        html.render([])
+
+
+def test_what_became_of_waivers_stands_on_the_page_without_a_waived_case(tmp_path: Path) -> None:
+    run = write_run(tmp_path, sound())
+    assert 'id="waived"' not in html.render(run)
+    run.waivers = [Fate("EXP-*", "tracker <7>", expires="2020-01-01", expired=True)]
+    words = check_page(html.render(run)).words
+    for expected in ("1 expired", "tracker <7>", "EXP-*", "No case is waived"):
+        assert expected in words
 
 
 def test_texts_are_cleaned_and_cut() -> None:
@@ -247,32 +364,6 @@ def test_a_killed_run_gives_a_page_that_says_so(tmp_path: Path, capsys: pytest.C
     words = check_page((tmp_path / "report.html").read_text(encoding="utf-8")).words
     assert "INCOMPLETE: 3 of 7 cases have a record; the run did not end" in words
     assert "1 line of the records could not be read" in words
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "required: RUN"),
-        (["nowhere"], "nowhere holds no records*.jsonl"),
-        (["good", "nowhere"], "nowhere holds no records*.jsonl"),
-        (["good", "good", "good"], "3 runs given"),
-        (["good", "--colour"], "--colour"),
-        (["good", "-o", "good/records.jsonl/x.html"], "cannot be written"),
-    ],
-)
-def test_wrong_input_is_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    words: str,
-) -> None:
-    write_run(tmp_path / "good", sound())
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
 
 
 def test_a_session_ends_with_its_pages(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def parse(data: bytes, name: str, folder: Path | None) -> Graph:
     """
     try:
         import onnx
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError
     except ImportError:
         raise UsageError('ONNX files are read with the package onnx: pip install -e ".[mlts]"') from None
     proto = onnx.ModelProto()
