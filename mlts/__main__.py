@@ -156,7 +156,7 @@ def _list(models: Sequence[Named]) -> str:
 def _wish(options: argparse.Namespace) -> tuple[Wish, Run | None]:
     run = read_run(Path(options.resume)) if options.resume else None
     plan = dict(run.plan) if run is not None else {}
-    if run is not None and plan.get("suite") != SUITE:
+    if run is not None and not (plan.get("suite") == SUITE and isinstance(plan.get("driver"), str)):
         raise UsageError(f"{options.resume} is no run of this benchmark; give the folder that python -m mlts wrote")
     if run is not None and options.driver and options.driver != [plan["driver"]]:
         raise UsageError(f"{options.resume} is of driver {plan['driver']}; --resume goes on with that one alone")

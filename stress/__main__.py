@@ -136,7 +136,7 @@ def workload_list() -> str:
 def _wish(options: argparse.Namespace) -> tuple[Wish, Run | None]:
     run = read_run(Path(options.resume)) if options.resume else None
     plan = run.plan if run is not None else {}
-    if run is not None and plan.get("suite") != "stress":
+    if run is not None and not (plan.get("suite") == "stress" and isinstance(plan.get("driver"), str)):
         raise UsageError(f"{options.resume} is no folder of stress runs; give the folder that one of them wrote")
     drivers = [DriverSpec.parse(text) for text in dict.fromkeys(options.driver or ())]
     drivers += matching(options.driver_match, drivers) if options.driver_match else []

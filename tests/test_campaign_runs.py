@@ -87,7 +87,7 @@ def test_the_page_is_made_of_a_campaign_as_of_any_run(faulty: Ran) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stdout.startswith(f"Not conformant: 2 of {faulty.run.selected} cases failed")
+    assert done.stdout.startswith(f"Failures: 2 of {faulty.run.selected} cases failed")
 
 
 def test_neither_processes_nor_count_change_the_graphs(faulty: Ran, tmp_path: Path) -> None:

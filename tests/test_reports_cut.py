@@ -16,7 +16,7 @@ from harness.fates import Fate
 from harness.record import Record, RecordFile, Run, read_run
 from nnhal.errors import UsageError
 from reports import html, junit
-from tests.report_runs import HEADER, made
+from tests.report_runs import HEADER, made, write_run
 
 PLANNED = 7
 WAIVED = [Fate("ADD-*", "known", covered=1).row()]
@@ -333,3 +333,12 @@ def test_every_header_may_be_anything(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         write(folder, FILES["one file"], records(), **dict.fromkeys(names, value), waivers_file=value, preset=value)
         page_of(folder)
+
+
+def test_a_plan_of_a_billion_cases_makes_no_billion_elements(tmp_path):
+    run = write_run(tmp_path, [made(0)], {"ADD-float32-sync-drawn": 10**9 - 1}, ended=False)
+    cases = list(junit.document(run).iter("testcase"))
+    assert len(cases) == 1 + junit.UNRUN + 1  # the record, what is missing, and the end
+    assert [case.find("skipped").get("message") for case in cases[-2:-1]] == [
+        f"NOT_RUN: selected, and without a record; {10**9 - 1 - (junit.UNRUN - 1):,} of them"
+    ]

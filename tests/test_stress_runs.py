@@ -52,7 +52,7 @@ def test_a_right_driver_succeeds_and_all_is_on_record(tmp_path: Path, capsys: py
     assert err.count("SUCCESS") == 3
     rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == list(records)
-    assert all(len(sample) == 7 for row in rows for sample in row["samples"])
+    assert all(len(sample) == 8 for row in rows for sample in row["samples"])
     assert read_run(folder).plan["shortened"] is True
 
 
