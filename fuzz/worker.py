@@ -240,10 +240,10 @@ class Worker:
         done = set(self._order.checked)
         end = time.monotonic() + self._order.leaks
         with (Path(self._order.folder) / "checked").open("a", encoding="ascii") as file:
-            for path in sorted(Path(self._order.corpus[0]).iterdir()):
+            for path in _newest_first(Path(self._order.corpus[0])):
                 if time.monotonic() >= end:
                     return  # the next process goes on
-                if path.name in done or not path.is_file():
+                if path.name in done:
                     continue
                 self._look(path.read_bytes(), meter)
                 file.write(f"{path.name}\n")
@@ -265,12 +265,24 @@ class Worker:
                 self._found(data, "FAIL", "LEAK", "end", words, f"leak {name}")
 
 
+def _newest_first(folder: Path) -> list[Path]:
+    """The files of a corpus, those first that came deepest into a driver."""
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process may take it out
+            found.append((-path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(found)]
+
+
 class Meter:
     """What this process holds: descriptors, threads, and memory of a native driver's allocator."""
 
     def __init__(self) -> None:
         import ctypes
+        import gc
 
+        gc.collect()
+        gc.freeze()  # what is there by now stays: to go through it at each reading would take all the time
         self.kinds: list[tuple[str, str, int]] = [("descriptors", "descriptors", 1), ("threads", "threads", 1)]
         self._allocated: Any = None
         process = ctypes.CDLL(None)

@@ -145,6 +145,7 @@ def worked(setting: Setting, graph: Graph) -> tuple[Record, Reduced]:
     return checked.records[0], reduced
 
 
+@pytest.mark.thorough
 def test_memory_that_nobody_has_written_is_found_minimised_and_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ def test_a_process_that_ends_is_replaced_and_its_graphs_are_not_lost(tmp_path: P
     assert is_whole(read_run(folder))
 
 
+@pytest.mark.thorough
 def test_a_driver_that_dies_is_minimised_too(tmp_path: Path) -> None:
     fault = "faulty,inner=reference,fault={},operation=LOGICAL_NOT"
     (seed,) = failing(fault.format("value_error"), "bool8")

@@ -34,6 +34,7 @@ from opset.validation import violations
 from opset.values import Values
 from tests import detection_opinion as opinion
 from tests.judging import complaints_on_variants, draws, verdicts
+from tests.thorough import one_in_three
 
 DEFINITIONS: tuple[OperationDef, ...] = tuple(getattr(detection, name) for name in detection.__all__)
 SIGNATURES = [(d, s) for d in DEFINITIONS for s in d.signatures]
@@ -58,7 +59,7 @@ def in_steps(call: Call, name: str, real: Array) -> Array:
     return np.clip(real / argument.scale + argument.zero_point, *limits(argument.type))
 
 
-@pytest.mark.parametrize(("definition", "signature"), SIGNATURES, ids=IDS)
+@pytest.mark.parametrize(("definition", "signature"), one_in_three(SIGNATURES), ids=IDS)
 def test_kernels_agree_with_loops(definition: OperationDef, signature: Signature) -> None:
     open_ = total = 0
     for call in draws(definition, signature, 40, "loops"):

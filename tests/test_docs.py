@@ -47,9 +47,10 @@ def test_every_link_between_documents_leads_somewhere() -> None:
 
 def test_the_options_in_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    programs = re.findall(r"`python -m (\w+) ([^`]*)`", text)
-    for program, options in programs:
-        wanted = set(re.findall(r"--[a-z][a-z-]+", options))
+    programs: dict[str, set[str]] = {}
+    for program, options in re.findall(r"`python -m (\w+) ([^`]*)`", text):
+        programs.setdefault(program, set()).update(re.findall(r"--[a-z][a-z-]+", options))
+    for program, wanted in programs.items():
         own = subprocess.run(
             [sys.executable, "-m", program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
         )

@@ -133,6 +133,7 @@ def test_a_driver_that_does_not_say_what_it_is_fails_and_the_cpu_does_not_pass_f
 # ---- two drivers
 
 
+@pytest.mark.thorough
 def test_two_drivers_are_one_run(tmp_path: Path) -> None:
     drivers = [f"--driver={LIGHT}", "--driver=reference,level=4"]
     ran = pytest_run(tmp_path, *drivers, "--through=framework", f"--case={ADD}", f"--case={FLOOR}", "-n", "2", *ONLY)

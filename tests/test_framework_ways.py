@@ -36,6 +36,7 @@ from tests.framework_devices import (
     request_for,
     two_parts,
 )
+from tests.thorough import one_in_three
 
 A, B = Op.ABS, Op.FLOOR
 
@@ -96,8 +97,9 @@ WAYS: Sequence[Callable[[PreparedModel, Request], None]] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("devices", ["one", "two", "plain", "old", "failing"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("devices", "way"), one_in_three((name, way) for name in ("one", "two", "plain", "old", "failing") for way in WAYS)
+)
 def test_every_way_of_running_gives_the_result(way: Callable[[PreparedModel, Request], None], devices: str) -> None:
     plain = frozenset({ExecutionMode.SYNCHRONOUS})
     made = {

@@ -35,6 +35,7 @@ from opset.drawn import draw_call
 from opset.graph import model_of
 from opset.source import SeededSource
 from tests.small_models import addition, branching, channels, grown, looping, main
+from tests.thorough import one_in_three
 
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
 
@@ -109,7 +110,7 @@ def check(mutation: Mutation, model: Model, level: FeatureLevel, rng: random.Ran
     return len(found)
 
 
-@pytest.mark.parametrize("definition", OPSET.values(), ids=lambda d: d.name)
+@pytest.mark.parametrize("definition", one_in_three(OPSET.values()), ids=lambda d: d.name)
 def test_mutants_of_drawn_models_are_refused(definition: OperationDef) -> None:
     rng = random.Random(f"test_mutations/{definition.name}")
     models = list(drawn(definition))

@@ -58,6 +58,7 @@ def test_the_sound_library_has_no_failure(library: Library, tmp_path: Path) -> N
     assert {record.mode for record in ran.run.records.values() if record.verdict == "PASS"} == {"sync", "each"}
 
 
+@pytest.mark.thorough
 def test_at_an_old_level_executions_are_asynchronous(library: Library, tmp_path: Path) -> None:
     cases = [f"--case={name}-*-each-modes-[01]" for name in SIX] + ["--case=EXECUTION-*-async-*"]
     ran = pytest_run(tmp_path, f"--driver={library('NONE')},device=nncts-native-old", *cases)
@@ -146,6 +147,7 @@ def test_a_hang(library: Library, tmp_path: Path) -> None:
     assert record.stage == "execute"
 
 
+@pytest.mark.thorough
 def test_a_write_beyond_an_output(library: Library, tmp_path: Path) -> None:
     record, _ = failure(library, tmp_path, "OVERRUN", "ADD-float32-sync-drawn-0")
     assert (record.verdict, record.cause) == ("FAIL", "OVERRUN")

@@ -27,6 +27,7 @@ from opset.source import SeededSource
 from opset.validation import needed_level, violations
 from opset.windows import covered, tap_counts, windows_of
 from tests.judging import complaints_on_variants, detection, draws, to_steps
+from tests.thorough import one_in_three
 
 DEFINITIONS = (AVERAGE_POOL_2D, L2_POOL_2D, MAX_POOL_2D)
 SIGNATURES = [(d, s) for d in DEFINITIONS for s in d.signatures]
@@ -124,13 +125,13 @@ def evaluate(kind: str, image: Array, settings: dict[str, Any]) -> Array:
     return ReferenceEvaluator(onnx.helper.make_model(graph)).run(None, {"x": image})[0]
 
 
-@pytest.mark.parametrize(("definition", "signature"), FLOATS, ids=ids(FLOATS))
+@pytest.mark.parametrize(("definition", "signature"), one_in_three(FLOATS), ids=ids(FLOATS))
 def test_floats_agree_with_onnx(definition: OperationDef, signature: Signature) -> None:
     for call in draws(definition, signature, 80, "opinion"):
         np.testing.assert_allclose(run_call(call)["output"].exact, by_onnx(call), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("definition", "signature"), INTEGERS, ids=ids(INTEGERS))
+@pytest.mark.parametrize(("definition", "signature"), one_in_three(INTEGERS), ids=ids(INTEGERS))
 def test_integers_agree_with_loops(definition: OperationDef, signature: Signature) -> None:
     for call in draws(definition, signature, 60, "opinion"):
         got = run_call(call)["output"].stored

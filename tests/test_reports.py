@@ -203,6 +203,7 @@ def test_a_page_is_made_of_next_to_nothing(tmp_path: Path) -> None:
     check_page(html.render_comparison(run, run, compare.compare(run, run)))
 
 
+@pytest.mark.thorough
 def test_a_page_of_many_hostile_failures_stays_small(tmp_path: Path) -> None:
     log = "'\"<&>" * 2000
     records = {}

@@ -325,6 +325,7 @@ def test_a_summary_names_regressions_with_the_lines_that_repeat_them(tmp_path: P
     assert "```text\npytest --driver=vendor --case=ADD-float32-sync-drawn-0-abcdef\n```" in content
 
 
+@pytest.mark.thorough
 def test_a_summary_of_many_regressions_fits_a_comment(tmp_path: Path) -> None:
     operations = [f"OP{n}" for n in range(3000)]
     good = [made(0, operation=name) for name in operations]

@@ -80,7 +80,9 @@ def expected_records(contents: dict[str, bytes]) -> set[str]:
 FILES = {"one file": ("records.jsonl",), "workers": ("records-gw0.jsonl", "records-gw1.jsonl", "records-gw2.jsonl")}
 
 
-@pytest.mark.parametrize("names", FILES.values(), ids=FILES)
+@pytest.mark.parametrize(
+    "names", [FILES["one file"], pytest.param(FILES["workers"], marks=pytest.mark.thorough)], ids=FILES
+)
 def test_a_cut_at_every_byte_of_each_file(names: tuple[str, ...], tmp_path: Path) -> None:
     contents = write(tmp_path, names, records())
     for name, data in contents.items():

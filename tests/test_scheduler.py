@@ -93,6 +93,7 @@ def records_in(runs: Path) -> int:
 
 
 @needs_dask
+@pytest.mark.thorough
 def test_a_worker_that_is_killed_loses_nothing(cluster: Cluster) -> None:
     workers = [cluster.worker(), cluster.worker()]
     runs = cluster.folder / "runs"
