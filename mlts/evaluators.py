@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlts.pictures import Sample
-from mlts.statistics import CONFIDENCE, Interval
+from mlts.statistics import CONFIDENCE
 from nnhal.types import Array
+from reports.paired import Interval
 
 Scores = Mapping[str, Interval]
 Outputs = Sequence[Sequence[Array]]  # of each sample, as real numbers, in the order of the model's list

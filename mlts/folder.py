@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness import record_lines
 from harness.case import Origin, TestCase
 from harness.environment import SUITE_VERSION, write_environment
 from harness.record import Record, RecordFile, plain, record_of
@@ -124,11 +125,7 @@ def measurements(folder: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise UsageError(f"{folder} holds no {MEASUREMENTS}: give the folder that python -m mlts wrote")
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("model"), str) and isinstance(row.get("tier"), str):
+    for row in record_lines.rows(path):
+        if row is not None and isinstance(row.get("model"), str) and isinstance(row.get("tier"), str):
             rows[row["model"], row["tier"]] = row
     yield from rows.values()

@@ -7,9 +7,10 @@ from typing import Any
 
 from mlts.plan import Tier
 from mlts.running import Outcome
-from mlts.statistics import Interval, Paired, percentile
+from mlts.statistics import Paired, percentile
 from mlts.subject import Subject
 from mlts.subjects import Named, facts_of
+from reports.paired import Interval
 
 PERCENTILES = (50, 90, 99)
 

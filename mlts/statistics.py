@@ -17,6 +17,7 @@ from statistics import NormalDist
 import numpy as np
 
 from nnhal.types import Array
+from reports.paired import Interval
 
 ALPHA = 0.001  # of wrongly calling a driver worse, or not worse: one in a thousand verdicts
 CONFIDENCE = 0.99  # of intervals
@@ -38,23 +39,6 @@ def least_count(percentile: float) -> int:
         if inside**count + count * (1 - inside) * inside ** (count - 1) <= ABOVE:
             return count
     raise AssertionError
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number and where it lies with a confidence of `CONFIDENCE`; a limit is None where too few values bound it."""
-
-    value: float
-    low: float | None
-    high: float | None
-    count: int
-
-    @property
-    def width(self) -> float:
-        """Half of the interval's width as a share of the value; infinite where it is not bounded."""
-        if self.low is None or self.high is None or not self.value:
-            return math.inf
-        return (self.high - self.low) / 2 / abs(self.value)
 
 
 def percentile(values: Sequence[float], at: float) -> Interval:

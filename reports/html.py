@@ -75,7 +75,8 @@ Facts = facts.Facts
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of pages, with what they are given; every text in them is escaped."""
     found = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -122,16 +123,20 @@ def page(template: str, styles: Iterable[str] = (), scripts: Iterable[str] = (),
     """
     sheet = text.clean("\n".join(dict.fromkeys([_asset("style.css"), *styles])))
     programs = [text.clean(script) for script in dict.fromkeys([_asset("script.js"), *scripts])]
-    policy = (
+    marked = [Markup(script) for script in programs]
+    rendered = environment().get_template(template).render(
+        style=Markup(sheet), programs=marked, policy=policy(sheet, programs), **content
+    )  # fmt: skip
+    return text.clean(rendered)
+
+
+def policy(sheet: str, programs: Iterable[str]) -> str:
+    """The content security policy of a page with a sheet and programs: nothing else, and nothing from elsewhere."""
+    return (
         f"default-src 'none'; style-src '{_digest(sheet)}'; "
         f"script-src {' '.join(repr(_digest(script)) for script in programs)}; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
-    marked = [Markup(script) for script in programs]
-    rendered = _environment().get_template(template).render(
-        style=Markup(sheet), programs=marked, policy=policy, **content
-    )  # fmt: skip
-    return text.clean(rendered)
 
 
 @lru_cache(maxsize=8)

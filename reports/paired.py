@@ -33,6 +33,13 @@ class Interval:
         """Whether both limits are known."""
         return self.low is not None and self.high is not None
 
+    @property
+    def width(self) -> float:
+        """Half of the interval's width as a share of the value; infinite where it is not bounded."""
+        if self.low is None or self.high is None or not self.value:
+            return math.inf
+        return (self.high - self.low) / 2 / abs(self.value)
+
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """The median with the interval between two order statistics, which holds whatever the values' distribution is.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
+from harness import record_lines
 from harness.record import Run
 from reports import charts, html, text
 from reports.tables import real
@@ -23,7 +24,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
 @lru_cache(maxsize=4)
 def environment(*folders: Path) -> Environment:
     """Templates of sections, in these folders and the reports' own; every text in them is escaped."""
-    shared = html._environment()
+    shared = html.environment()
     found = shared.overlay(loader=FileSystemLoader([*folders, html.FOLDER]))
     found.filters = {**shared.filters, "driver_of": html.driver_name, "words_of": words_of}
     found.globals = {**shared.globals, "figure": charts.figure}
@@ -76,21 +77,8 @@ def word_of(value: object, limit: int = SHOWN) -> str:
 
 def rows_of(path: Path) -> Iterator[Mapping[str, Any] | None]:
     """The lines of a file as tables, None for one that is none, as where it was cut off; nothing without the file."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.strip():
-                    yield _row(line)
-    except OSError:
-        return
-
-
-def _row(line: str) -> Mapping[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    with contextlib.suppress(OSError):
+        yield from record_lines.rows(path)
 
 
 def ending_words(run: Run) -> str:

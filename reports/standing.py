@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from harness.record import Run
 from reports import headline as heading
 from reports.comparable import checkout
-from reports.parts import SUITES, suite_of
+from reports.headline import CONFORMANCE
+from reports.parts import suite_of
 from reports.tables import NOT_SUPPORTED, real
 from reports.text import clip
 
 CONFORMANT, PARTLY, NONE = "conformant", "conformant for what it supports", "not a statement of conformance"
-CONFORMANCE = SUITES[0]
 
 PROFILES = {
     "ci": "a part of profile quick, for changes under way: a shortened run",
@@ -20,7 +20,6 @@ PROFILES = {
     "full": "what quick has, with more cases of each and memory between inaccessible pages",
     "nightly": "what full has, with the most cases of each",
 }
-SHORT = "ci"
 # What all runs of one statement must agree in: they speak of one driver, tested by one suite.
 _SAME = {
     "driver": "drivers",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.record import Run
+from harness.record import Run, plain
 from nnhal.errors import UsageError
 from reports import headline as heading
 from reports import html, tabular
@@ -62,18 +62,18 @@ def describe(runs: Sequence[Run]) -> dict[str, Any]:
         "standing": verdict,
         "reasons": reasons,
         "driver": {
-            "driver": tabular.plain(plan.get("driver")),
-            "name": tabular.plain(plan.get("driver_name")),
-            "version": tabular.plain(plan.get("driver_version")),
-            "type": tabular.plain(plan.get("driver_type")),
-            "feature_level": tabular.plain(plan.get("feature_level")),
-            "traits": tabular.plain(heading.traits(runs[0])),
+            "driver": plain(plan.get("driver")),
+            "name": plain(plan.get("driver_name")),
+            "version": plain(plan.get("driver_version")),
+            "type": plain(plan.get("driver_type")),
+            "feature_level": plain(plan.get("feature_level")),
+            "traits": plain(heading.traits(runs[0])),
         },
         "suite": {
-            "version": tabular.plain(plan.get("suite_version")),
-            "commit": tabular.plain(suite.get("commit")),
-            "dirty": tabular.plain(suite.get("dirty")),
-            "changed": tabular.plain(suite.get("changed")) or [],
+            "version": plain(plan.get("suite_version")),
+            "commit": plain(suite.get("commit")),
+            "dirty": plain(suite.get("dirty")),
+            "changed": plain(suite.get("changed")) or [],
         },
         "runs": [_run(run) for run in runs],
     }
@@ -87,11 +87,11 @@ def _run(run: Run) -> dict[str, Any]:
     return {
         "folder": run.folder.name,
         "suite": suite_of(run),
-        "time": tabular.plain(run.plan.get("time")),
-        "profile": tabular.plain(profile),
+        "time": plain(run.plan.get("time")),
+        "profile": plain(profile),
         "profile_words": PROFILES.get(str(profile), "") if suite_of(run) == "conformance" else "",
-        "seed": tabular.plain(run.plan.get("seed")),
-        "level": tabular.plain(run.plan.get("level")),
+        "seed": plain(run.plan.get("seed")),
+        "level": plain(run.plan.get("level")),
         "options": heading.options(run),
         "filtered": bool(run.plan.get("filtered")),
         "validation_tested": suite_of(run) == "conformance" and not why,
@@ -100,7 +100,7 @@ def _run(run: Run) -> dict[str, Any]:
         "counts": document["counts"],
         "totals": document["totals"],
         "waivers": document["waivers"],
-        "waivers_file": tabular.plain(run.plan.get("waivers_file")),
+        "waivers_file": plain(run.plan.get("waivers_file")),
     }
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from harness.record import Record, Run
+from harness.record import Record, Run, plain
 from reports import compare as comparing
 from reports import headline as heading
 from reports.compare import Comparison
@@ -94,17 +92,6 @@ def text(run: Run) -> str:
 def row(record: Record) -> dict[str, Any]:
     """A record as the schema tells it."""
     return {name: plain(getattr(record, name)) for name in COLUMNS}
-
-
-def plain(value: object) -> Any:
-    """A value of a record as JSON has it: infinities and NaN are words."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 def comparison(first: Run, second: Run, found: Comparison) -> dict[str, Any]:

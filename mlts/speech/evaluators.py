@@ -24,8 +24,9 @@ from mlts.speech.measures import (
 )
 from mlts.speech.parameters import read_arrays
 from mlts.speech.recordings import Recording
-from mlts.statistics import CONFIDENCE, Interval
+from mlts.statistics import CONFIDENCE
 from nnhal.types import Array
+from reports.paired import Interval
 
 BIGRAM = "bigram.npz"  # how often phones follow each other in training
 _INFINITE = np.errstate(invalid="ignore", over="ignore")  # drivers may give infinity and NaN: scores say so
