@@ -9,9 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-HEAD = struct.Struct(
-    "<QQQQQI"
-)  # inputs, begun at (ns, 0 between two), cases, unsupported, findings, bytes of the input
+# Inputs, begun at (ns, 0 between two), cases, unsupported, findings, changes, bytes of the input.
+HEAD = struct.Struct("<QQQQQQI")
 ROOM = 1 << 16  # longest input
 
 
@@ -25,6 +24,7 @@ class Reading:
         cases: inputs that became something to ask of the driver.
         unsupported: cases that the driver does not do.
         findings: failures that were seen.
+        changes: inputs that the suite's own changes made of others (`fuzz.mutating`).
         data: the present or last input.
     """
 
@@ -33,6 +33,7 @@ class Reading:
     cases: int = 0
     unsupported: int = 0
     findings: int = 0
+    changes: int = 0
     data: bytes = b""
 
 
@@ -50,7 +51,7 @@ class Board:
             self._map = mmap.mmap(descriptor, HEAD.size + ROOM)
         finally:
             os.close(descriptor)
-        self.inputs = self.cases = self.unsupported = self.findings = 0
+        self.inputs = self.cases = self.unsupported = self.findings = self.changes = 0
         self._size = 0
 
     # ---- the fuzzing process
@@ -67,15 +68,16 @@ class Board:
         self._write(0)
 
     def _write(self, since: int) -> None:
-        HEAD.pack_into(self._map, 0, self.inputs, since, self.cases, self.unsupported, self.findings, self._size)
+        counts = self.cases, self.unsupported, self.findings, self.changes
+        HEAD.pack_into(self._map, 0, self.inputs, since, *counts, self._size)
 
     # ---- who watches
 
     def read(self) -> Reading:
         """What stands there now."""
-        inputs, since, cases, unsupported, findings, size = HEAD.unpack_from(self._map)
+        inputs, since, *counts, size = HEAD.unpack_from(self._map)
         data = self._map[HEAD.size : HEAD.size + min(size, ROOM)]
-        return Reading(inputs, since / 1e9, cases, unsupported, findings, data)
+        return Reading(inputs, since / 1e9, *counts, data)
 
     def close(self) -> None:
         """Lets the memory go."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from nnhal.errors import UsageError
 from nnhal.loading import REFERENCE, ROOT, DriverSpec, installed
 
+EXTENSION = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 INSTALL = 'pip install -e ".[suite]"'
 REFERENCE_PARTS = ("reference_driver", "nnhal/validat*.py", "nnhal/wellformed.py", "nnhal/sealed_cache.py")
 COVERAGE = b"__sanitizer_cov_8bit_counters_init"
@@ -68,6 +69,16 @@ def preload_of(spec: DriverSpec) -> str | None:
     if UNDEFINED in data or COVERAGE in data:
         return str(runtimes() / "ubsan_with_fuzzer.so")
     return spec.preload
+
+
+def mutator() -> str:
+    """What lets the fuzzer call the suite's own changes: it looks for them once, when it is loaded itself."""
+    found = importlib.util.find_spec("atheris")
+    places = [] if found is None else [Path(place) for place in found.submodule_search_locations or ()]
+    names = [str(path) for place in places for path in place.glob(f"custom_mutator*{EXTENSION}")]
+    if not names:
+        raise UsageError(f"this atheris takes no changes of ours: it has no custom_mutator; {INSTALL}")
+    return names[0]
 
 
 def environment_for(spec: DriverSpec) -> dict[str, str]:

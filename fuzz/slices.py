@@ -18,13 +18,13 @@ from typing import Any
 import psutil
 
 from fuzz.board import Board, Reading
-from fuzz.covering import environment_for
+from fuzz.covering import environment_for, mutator
 from fuzz.known import Known
 from fuzz.plan import INPUT_SECONDS, MOST_RSS, Way
 from fuzz.signature import crash_place
 from fuzz.targets import Target
 from fuzz.triage import Suspect
-from fuzz.worker import ORDER, Order
+from fuzz.worker import MUTATOR, ORDER, Order
 from harness.process import SupervisedProcess, environment, find_crash_trace
 from harness.verdict import Cause, Verdict
 from nnhal.loading import DriverSpec
@@ -73,6 +73,9 @@ class Slice:
             spec = dataclasses.replace(spec, preload=None)
         env = {**environment(dataclasses.replace(spec, python=None), tag), **environment_for(spec)}
         env[ORDER] = str(self._folder / "order")
+        if order.changes and order.in_process and "LD_PRELOAD" in env:
+            env[MUTATOR] = mutator()
+            env["LD_PRELOAD"] += f":{env[MUTATOR]}"
         self._process = SupervisedProcess([sys.executable, "-m", "fuzz.worker"], env, tag, log_path=log_path)
 
     @property
@@ -210,6 +213,7 @@ def order_of(
         folder=folder,
         corpus=tuple(corpus),
         arguments=tuple(arguments),
+        changes=target.make is not None,
         **more,
     )
 

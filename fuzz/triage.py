@@ -153,11 +153,14 @@ class Triage:
         return None if attempt is None else attempt.complete
 
     def _look(self, driver: Driver, data: bytes) -> None:
-        case = self._case(data)
+        try:
+            case = self._case(data)
+        except Exception as error:  # the suite's own defect: told like any other finding, never lost
+            text = f"the suite itself failed: {type(error).__name__}: {error}"
+            self._nothing(text, data, "".join(traceback.format_exception(error)))
+            return
         if case is None:
-            text = "the input becomes no case when it is read again"
-            nothing = TestCase(origin_of(self._target.name), (), ())
-            self._write(nothing, Judgement(Verdict.INTERNAL, Cause.SUITE, "make", text), data)
+            self._nothing("the input becomes no case when it is read again", data)
             return
         for pages in (False, True):
             with contextlib.closing(prober(driver, level=self._known.level, pages=pages)) as probe:
@@ -168,6 +171,11 @@ class Triage:
                 self._write(case, last, data, driver.log)
                 return
         self._write(case, self._unrepeated(), data)
+
+    def _nothing(self, text: str, data: bytes, log: str = "") -> None:
+        """Writes that the suite makes no case of an input."""
+        nothing = TestCase(origin_of(self._target.name), (), ())
+        self._write(nothing, Judgement(Verdict.INTERNAL, Cause.SUITE, "make", text), data, log)
 
     def _failing(self, case: TestCase, probe: Prober) -> Judgement | None:
         """The first of some runs that fails; each is in a fresh process."""

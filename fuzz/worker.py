@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from harness.driver import Driver
 
 ORDER = "NNCTS_FUZZ"
+MUTATOR = "NNCTS_MUTATOR"  # variable: what was preloaded for changes, in processes of a sanitizer's runtime
 SAVED_PER_KIND = 3  # findings alike that a process writes down
 REPEATS = 8  # of an input that may leak
 REMEMBERED = 20_000  # inputs of which it is known how much of them was read
@@ -56,6 +57,7 @@ class Order:
         memory: bytes of its address space.
         leaks: seconds for which inputs of the corpus are looked at for leaks first, except these digests.
         checked: those.
+        changes: inputs are rows of choices, which the suite changes by itself.
         edges: file with the edges of the driver in the order in which they were met first; empty for none.
     """
 
@@ -71,6 +73,7 @@ class Order:
     memory: int | None = None
     leaks: float = 0.0
     checked: tuple[str, ...] = ()
+    changes: bool = False
     edges: str = ""
 
     @classmethod
@@ -136,9 +139,10 @@ class Worker:
         try:
             self.handle(data)
         except Exception as error:  # a defect of the suite: it must be seen, and must not end the night
-            kind = "".join(traceback.format_exception(error)[-6:])
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            kind = f"{type(error).__name__} in {Path(last.filename).name} {last.name}"
             words = f"{MODULE_TEXT}: {type(error).__name__}: {error}"
-            self._found(data, "INTERNAL", "SUITE", "make", words, kind)
+            self._found(data, "INTERNAL", "SUITE", "make", words, kind, "".join(traceback.format_exception(error)))
         finally:
             self._board.end()
         self.frontier.note(self.used(data))
@@ -218,14 +222,16 @@ class Worker:
             self._features.saw(f"operation {operation.type} {kind} {before}")
             before = operation.type
 
-    def _found(self, data: bytes, verdict: str, cause: str, stage: str, message: str, kind: str) -> None:
+    def _found(
+        self, data: bytes, verdict: str, cause: str, stage: str, message: str, kind: str, log: str = ""
+    ) -> None:
         """Writes a finding down, unless there are enough like it."""
         self._board.findings += 1
         self._kinds[kind] += 1
         if self._kinds[kind] > SAVED_PER_KIND:
             return
         name = hashlib.sha256(data).hexdigest()[:16]
-        row = {"verdict": verdict, "cause": cause, "stage": stage, "message": message, "kind": kind}
+        row = {"verdict": verdict, "cause": cause, "stage": stage, "message": message, "kind": kind, "log": log}
         folder = Path(self._order.folder)
         (folder / f"{name}.bin").write_bytes(data)
         part = folder / f"{name}.part"
@@ -287,7 +293,8 @@ class Meter:
         self._allocated: Any = None
         process = ctypes.CDLL(None)
         with contextlib.suppress(AttributeError):
-            self._allocated = process.__sanitizer_get_current_allocated_bytes
+            # By its words: in a class a name that begins with two underlines would become another.
+            self._allocated = getattr(process, "__sanitizer_get_current_allocated_bytes")  # noqa: B009
             self._allocated.restype = ctypes.c_size_t
             self.kinds.append(("memory", "bytes", LEAKED_BYTES))
 
@@ -318,7 +325,12 @@ def main(arguments: list[str] | None = None) -> int:
     import atheris
 
     preloaded = atheris.native.libfuzzer_is_loaded()  # with a sanitizer's runtime
+    preloads = os.environ.get("LD_PRELOAD", "").split(":")
+    if (library := os.environ.pop(MUTATOR, "")) in preloads:  # a process begun from here is no Python
+        os.environ["LD_PRELOAD"] = ":".join(place for place in preloads if place != library)
     if not preloaded:
+        if order.changes:
+            import atheris.custom_mutator  # before the fuzzer, which looks for it when it is loaded
         import atheris.core_with_libfuzzer
     sys.setdlopenflags(flags)
     watch_code(order.covered)
@@ -337,10 +349,11 @@ def main(arguments: list[str] | None = None) -> int:
     (Path(order.folder) / "ready").touch()
     line = arguments or ["fuzz", *order.arguments, *order.corpus]
     more: dict[str, Any] = {"internal_libfuzzer": not preloaded}
-    if TARGETS[order.target].make is not None:
+    if order.changes:
 
         def mutated(data: bytes, most: int, seed: int) -> bytes:
             rng = random.Random(seed)
+            board.changes += 1
             return changed(worker.frontier.pick(rng) or worker.used(data), most, rng, atheris.Mutate)
 
         more["custom_mutator"] = mutated

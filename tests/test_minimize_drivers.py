@@ -20,6 +20,7 @@ from harness.verdict import Cause, Judgement, Verdict
 from nnhal.device import Device
 from nnhal.errors import DriverDied, SuiteError, UsageError
 from nnhal.loading import DriverSpec
+from nnhal.types import ExecutionMode
 from nnhal.types import OperationType as Op
 from opset import OPSET
 from opset.branch_examples import graph_of
@@ -77,6 +78,15 @@ def test_a_hang(driver) -> None:
     assert found.judgement.verdict == Verdict.HANG
     assert sizes(found) == ([Op.LOGISTIC], 1)
     assert probe.hurried
+
+
+@pytest.mark.parametrize("mode", ExecutionMode)
+def test_silence_is_no_crash_in_any_mode(driver, mode: ExecutionMode) -> None:
+    """What is let go behind it, such as a burst, finds the driver dead, which must not hide why."""
+    case = line_of(Op.RELU)
+    silent = driver("faulty,fault=hang,operation=RELU", 0.5)
+    found = prober(silent)(replace(case, steps=(*case.steps[:-1], replace(case.steps[-1], mode=mode))))
+    assert (found.verdict, found.cause) == (Verdict.HANG, Cause.SILENT), found.message
 
 
 def test_a_driver_in_this_process() -> None:
