@@ -163,6 +163,9 @@ def chain(branch: BranchDraft, start: Argument, others: Sequence[Argument], leng
         definition = draft.choose(which)
         if definition is broadcast.MUL and tame:
             other = branch.constant(kind, stretched(draft, start.shape))
+        if definition is broadcast.MUL and last and wanted is not None and kind in QUANTIZED:
+            # The scale of a product is greater than that of its factors together; the one that is due may not be.
+            definition = definition if wanted[0] > 1.001 * current.scale * other.scale else broadcast.ADD
         pair = (current, other) if definition is broadcast.SUB or draft.chance(60) else (other, current)
         fused: Argument | int | None = None
         if definition in PRODUCTS and kind != I32 and not tame:

@@ -328,6 +328,7 @@ def _build(source: Source, mix: Mix, drawn: tuple[GraphScope, list[Call]]) -> Dr
     read -= scope.cut
     shown = choice(source, mix.shown)
     loops = any(call.definition.code == OperationType.WHILE for call in calls)  # it wants every size to be known
+    decides = {call["condition"].key for call in calls if call.definition.code == OperationType.IF}  # so does an IF
     hidden = source.integer(0, 99) < mix.unknown and mix.level >= FL3 and not loops
 
     def place(argument: Argument, lifetime: OperandLifeTime) -> int:
@@ -351,7 +352,7 @@ def _build(source: Source, mix: Mix, drawn: tuple[GraphScope, list[Call]]) -> Dr
 
     def output_of(argument: Argument) -> int:
         inner = argument.key in read and source.integer(0, 99) >= shown
-        if hidden and source.integer(0, 99) < 50:
+        if hidden and source.integer(0, 99) < 50 and argument.key not in decides:
             argument = argument.declaring(_hidden(source, argument.shape))
         return place(argument, OperandLifeTime.TEMPORARY_VARIABLE if inner else OperandLifeTime.SUBGRAPH_OUTPUT)
 

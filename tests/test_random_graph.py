@@ -8,15 +8,15 @@ import pytest
 from harness.expectations import Returns
 from nnhal.errors import UsageError
 from nnhal.model import Model
-from nnhal.types import FeatureLevel, OperandLifeTime, OperandType, OperationType
-from nnhal.validate import validate_model
+from nnhal.types import FL8, FeatureLevel, OperandLifeTime, OperandType, OperationType
+from nnhal.validate import validate_model, violations
 from opset import OPSET
 from opset.drawing import UnsatisfiableError
 from opset.graph import evaluate
-from opset.source import BytesSource, SwiftSource
+from opset.source import BytesSource, SeededSource, SwiftSource
 from random_graph.cases import MASKED, batches, drawn_case, graph_test_case, named
 from random_graph.generator import Drawn, draw_model
-from random_graph.mixes import BRIDGES, MIXES, PURE, mix
+from random_graph.mixes import BRIDGES, MIXES, PURE, Mix, mix
 from tests import graph_reach
 
 QUANTIZED_NAMES = tuple(name for name in PURE if name.startswith("quant"))
@@ -211,6 +211,19 @@ def test_graphs_hide_sizes_and_are_relaxed_at_times() -> None:
     assert len(open_sizes) > 3
     assert sum(g.model.relax_computation_float32_to_float16 for g in graphs) > 3
     assert any(g.model.referenced for g in graphs)
+
+
+def test_a_condition_keeps_its_size_and_branches_their_scales() -> None:
+    """An IF takes no condition of an open size; what both branches give has one scale, whatever it is a product of."""
+    names = "IF", "REDUCE_ANY", "LOGICAL_NOT", "LESS", "LOGICAL_OR"
+    codes = frozenset(OperationType[name] for name in names)
+    mix = Mix("branches", (3, 5), operations=codes, closed=True, unknown=100, largest=64)
+    hidden = 0
+    for seed in range(400):
+        drawn = draw_model(SeededSource(seed), mix)
+        assert not violations(drawn.model, FL8), f"seed {seed}: {violations(drawn.model, FL8)[0]}"
+        hidden += any(0 in operand.dimensions for operand in drawn.model.main.operands)
+    assert hidden > 100
 
 
 def test_a_case_expects_every_output() -> None:
