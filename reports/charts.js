@@ -148,26 +148,6 @@
         hooks: { draw: [marker(data.marks)] },
       }));
     },
-    // names: of runs; label; series (name, values); low, high: around the first series, or missing.
-    trend(data) {
-      const place = data.names.map((_, index) => index);
-      const bounded = Boolean(data.low && data.high);
-      const name = (index) => (none(index) || data.names[index] === undefined ? "" : data.names[index]);
-      const limit = (label) => line(label, "driver", { width: 0.75, dash: [2, 3], spanGaps: true });
-      return [{
-        data: [place, ...data.series.map((one) => one.values), ...(bounded ? [data.low, data.high] : [])],
-        scales: { x: { time: false, range: (_, low, high) => [low - 0.3, high + 0.3] } },
-        axes: [axis("run", { incrs: steps,
-          values: (_, places) => places.map((index) => (Number.isInteger(index) && name(index) ? index + 1 : "")) }),
-        upright(data.label)],
-        series: [{ label: "run", value: (_, index) => name(index) || "–" },
-          ...data.series.map((one, index) => line(one.name, LINES[index % LINES.length],
-            { spanGaps: true, dash: DASHES[index % DASHES.length], points: { show: true, size: 6 } })),
-          ...(bounded ? [limit("lower limit"), limit("upper limit")] : [])],
-        bands: bounded
-          ? [{ series: [data.series.length + 2, data.series.length + 1], fill: color("--driver-fill")() }] : [],
-      }];
-    },
   };
 
   let timelines = 0;

@@ -20,7 +20,7 @@ from reports import text
 FOLDER = Path(__file__).resolve().parent
 STYLES = ("assets/uplot.min.css", "charts.css")
 SCRIPTS = ("assets/uplot.min.js", "charts.js")
-KINDS = ("distribution", "rounds", "accumulation", "timeline", "trend")
+KINDS = ("distribution", "rounds", "accumulation", "timeline")
 DIGITS = 6  # a page holds this many of each number
 NAME = 120  # characters of a name in a chart
 LICENCE = "Charts by uPlot 1.6.32, © 2022 Leon Sorokin, MIT License."
@@ -88,32 +88,6 @@ def timeline(
         return None
     lines = [[value, words] for (_, words), value in zip(marks, rounded([at for at, _ in marks]), strict=True)]
     return {"x": rounded(x), "label": label, "panels": shown, "marks": lines, "stepped": stepped}
-
-
-def trend(
-    names: Sequence[str],
-    label: str,
-    series: Mapping[str, Sequence[float | None]],
-    bounds: tuple[Sequence[float | None], Sequence[float | None]] | None = None,
-) -> dict[str, Any] | None:
-    """Data of a trend over runs; None with fewer than two.
-
-    Args:
-        names: of the runs, oldest first.
-        label: what is shown, with its unit.
-        series: a value for each run, by name; None where a run has none.
-        bounds: lower and upper limits around the first series.
-    """
-    if len(names) < 2 or not any(value is not None for values in series.values() for value in values):
-        return None
-    found: dict[str, Any] = {
-        "names": [text.clip(name, NAME) for name in names],
-        "label": label,
-        "series": [{"name": name, "values": rounded(values)} for name, values in series.items()],
-    }
-    if bounds is not None:
-        found |= {"low": rounded(bounds[0]), "high": rounded(bounds[1])}
-    return found
 
 
 def parts_of(count: int, most: int) -> Iterator[range]:

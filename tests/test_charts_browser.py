@@ -1,17 +1,15 @@
 """Charts in a real browser: drawn when they come into sight, in the colours of the theme, under a strict policy."""
 
 import base64
+import contextlib
 import hashlib
-import shutil
 
 import pytest
 
 from mlts import page_charts
 from reports import charts
+from tests.browser import Opened, chromium
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 HOSTILE = '</script><img src=x onerror=alert("1")>'
 STEPS = [{"number": n, "operation": HOSTILE, "error": 10.0**-n, "allowed": 0.1} for n in range(5)]
 PANELS = [("MiB", {HOSTILE: [1.0, 3.0, 2.0], "shared": [1.0, None, 1.0]}), ("number", {"threads": [1.0, 5.0, 5.0]})]
@@ -42,7 +40,6 @@ def figures():
         "rounds": page_charts.rounds([1.0, 1.25, 1.125]),
         "accumulation": page_charts.accumulation(STEPS),
         "timeline": charts.timeline([0.0, 1.0, 2.0], "seconds", PANELS, [(0.5, HOSTILE), (1.5, "killed")]),
-        "trend": charts.trend(["a", HOSTILE], "%", {"passed": [90.0, 95.0]}, ([88.0, 93.0], [92.0, 97.0])),
     }
     assert list(data) == list(charts.KINDS)
     return {kind: charts.figure(kind, HOSTILE, some, "what it shows") for kind, some in data.items()}
@@ -51,7 +48,7 @@ def figures():
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     drawn = figures()
-    body = "".join(drawn[kind] for kind in ("distribution", "rounds", "accumulation", "trend"))
+    body = "".join(drawn[kind] for kind in ("distribution", "rounds", "accumulation", "rounds"))
     body += f'<a href="#box">to the box</a><details id="box"><summary>box</summary>{drawn["timeline"]}</details>'
     sheet, scripts = "\n".join(charts.styles()), charts.scripts()
     policy = f"default-src 'none'; style-src {digest(sheet)}; script-src {' '.join(map(digest, scripts))}"
@@ -66,30 +63,20 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture
 def open_page(browser, path):
-    complaints, pages = [], []
+    """Opens the page; at the end of a test it has complained of nothing and asked for nothing."""
+    with contextlib.ExitStack() as pages:
 
-    def opened(**options):
-        page = browser.new_page(**{"viewport": {"width": 1200, "height": 3000}, **options})
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append("a dialog"))
-        page.on("request", lambda request: complaints.extend([request.url] if request.url != path.as_uri() else []))
-        page.goto(path.as_uri())
-        pages.append(page)
-        return page
+        def opened(**options):
+            context = {"viewport": {"width": 1200, "height": 3000}, **options}
+            return pages.enter_context(Opened(browser, path, **context)).page
 
-    yield opened
-    for page in pages:
-        page.close()
-    assert not complaints
+        yield opened
 
 
 def test_charts_are_drawn_when_their_box_is_opened(open_page):
@@ -107,13 +94,13 @@ def test_charts_below_the_window_wait(open_page):
     page = open_page(viewport={"width": 1200, "height": 300})
     page.wait_for_selector(".uplot")
     assert page.evaluate(SIGHT)[3] == 0
-    page.locator("[data-kind=trend]").scroll_into_view_if_needed()
+    page.locator("figure").nth(3).scroll_into_view_if_needed()
     until(page, f"{SIGHT}[3] === 1")
 
 
 def test_charts_follow_theme_paper_and_width(open_page):
     page = open_page(color_scheme="light")
-    figure = page.locator("[data-kind=rounds]")
+    figure = page.locator("[data-kind=rounds]").first
     page.wait_for_selector("[data-kind=rounds] .uplot")
     light, dark = "31,85,181", "134,177,255"  # --driver in charts.css
     assert light in figure.evaluate(INK)

@@ -114,16 +114,12 @@ def test_parts_hold_each_place_once():
     assert charts.quarters(0) == []
 
 
-def test_timelines_and_trends_leave_out_what_is_not_there():
+def test_timelines_leave_out_what_is_not_there():
     panels = [("MiB", {"resident": [1.0, None], "shared": [None, None]}), ("number", {"threads": [None, None]})]
     found = charts.timeline([0.0, 1.0], "seconds", panels, [(0.5, "killed")])
     assert found["panels"] == [{"label": "MiB", "series": [{"name": "resident", "values": [1.0, None]}]}]
     assert found["marks"] == [[0.5, "killed"]]
     assert charts.timeline([0.0], "seconds", panels) is None
-    assert charts.trend(["a"], "%", {"passed": [1.0]}) is None
-    found = charts.trend(["a", "b"], "%", {"passed": [1 / 3, None]}, ([0.25, None], [0.5, None]))
-    assert found["series"] == [{"name": "passed", "values": [0.333333, None]}]
-    assert (found["low"], found["high"]) == ([0.25, None], [0.5, None])
 
 
 def test_every_kind_of_chart_is_drawn_by_the_script():
