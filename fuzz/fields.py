@@ -25,6 +25,7 @@ EDGES = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 63, 127, 128, 255, 256, 1 << 15, (1 <<
          (1 << 31) - 1, 1 << 31, WORD - 4, WORD - 1, WORD, -1, -2, -(1 << 31))  # fmt: skip
 REALS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 1e-30, 3.4e38, 1e39, math.inf, -math.inf, math.nan, 1 / 256)
 MOST_RANK = 9
+NUMBER = 4  # bytes of a constant that is one number
 
 Edit = Callable[[Source, Model], tuple[Model, str]]
 
@@ -201,6 +202,22 @@ def _values(source: Source, model: Model) -> tuple[Model, str]:
     return replace(model, operand_values=data[:place] + raw + data[place + 1 :]), f"byte {place} of constants differs"
 
 
+def _number(source: Source, model: Model) -> tuple[Model, str]:
+    """Another value of a constant that is one number, as axes, strides and activations are: most depends on those."""
+    graph, number = _graph(source, model)
+    data, size = model.operand_values, len(model.operand_values)
+    places = [(place, operand.location.offset) for place, operand in enumerate(graph.operands)
+              if operand.lifetime == OperandLifeTime.CONSTANT_COPY and operand.location.length == NUMBER
+              and 0 <= operand.location.offset <= size - NUMBER]  # fmt: skip
+    if not places:
+        return _values(source, model)
+    place, at = choice(source, places)
+    value = number_near(source, int.from_bytes(data[at : at + NUMBER], "little", signed=True))
+    raw = (value % WORD).to_bytes(NUMBER, "little")
+    made = replace(model, operand_values=data[:at] + raw + data[at + NUMBER :])
+    return made, f"operand {place}{_where(number)} is {value}"
+
+
 def _rest(source: Source, model: Model) -> tuple[Model, str]:
     kind = source.integer(0, 3)
     if kind == 0:
@@ -217,4 +234,5 @@ def _rest(source: Source, model: Model) -> tuple[Model, str]:
     return replace(model, pools=pools), f"there are {len(pools)} pools"
 
 
-EDITS: tuple[Edit, ...] = (_operand, _operation, _lists, _values, _rest, _operand, _operand, _operation, _values)
+EDITS: tuple[Edit, ...] = (_operand, _operation, _lists, _values, _rest, _operand, _operand, _operation, _number,
+                            _number)  # fmt: skip

@@ -18,7 +18,7 @@ DEFAULT_SECONDS = 600
 INPUT_SECONDS = 10.0  # that one input may take in the fuzzing process
 MOST_RSS = 2 << 30  # bytes that the fuzzing process may hold
 SHORTEST, LONGEST = 3, 120  # seconds of a slice
-ROUNDS = 8  # slices of each target in a run, unless they would be longer or shorter than those
+ROUNDS = 4  # slices of each target in a run, unless they would be longer or shorter than those
 
 
 @dataclass(frozen=True)
