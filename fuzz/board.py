@@ -75,9 +75,9 @@ class Board:
 
     def read(self) -> Reading:
         """What stands there now."""
-        inputs, since, *counts, size = HEAD.unpack_from(self._map)
+        inputs, since, cases, unsupported, findings, changes, size = HEAD.unpack_from(self._map)
         data = self._map[HEAD.size : HEAD.size + min(size, ROOM)]
-        return Reading(inputs, since / 1e9, *counts, data)
+        return Reading(inputs, since / 1e9, cases, unsupported, findings, changes, data)
 
     def close(self) -> None:
         """Lets the memory go."""

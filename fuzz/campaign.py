@@ -40,6 +40,7 @@ NOTE_SECONDS, NOTE_SHARE = 1.0, 0.005  # between two notes of where it is: so ma
 CLOSING_SECONDS, CLOSING_SHARE = 60.0, 0.1  # that looks may take behind the end: so many, or this share of the run
 LEAK_SHARE = 0.1  # of a slice, for looking at inputs for leaks
 MOST_FRUITLESS = 3  # turns in a row that reached nothing new, beyond which a further one changes nothing
+MOST_UNUSED = 0.75  # of a turn that a target gets back, however early its process ended
 STARTS = 3  # times in a row that a process of a target may fail to begin
 
 
@@ -114,7 +115,8 @@ class Campaign:
         self._suspects: deque[Suspect] = deque()
         self._kinds: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
-        self._spent: Counter[str] = Counter()  # turns, dearer ones for targets that found nothing of late
+        self._spent = dict.fromkeys(ground.plan.targets, 0.0)  # turns, dearer for targets that found nothing of late
+        self._prices: dict[str, float] = {}  # of slices under way, by name
         self._fruitless: Counter[str] = Counter()  # turns in a row that reached nothing new
         self._ended: Counter[str] = Counter()
         self._failed_starts: Counter[str] = Counter()
@@ -192,14 +194,23 @@ class Campaign:
     # ---- slices
 
     def _hand_out(self) -> None:
-        if self._suspects and not self._looks and self._may_look():
-            self._look(self._suspects.popleft())  # beside the slices: what was found should not wait for their end
+        if self._suspects and not self._looks:
+            place = self._most_wanted()
+            if self._may_look(self._suspects[place]):  # beside the slices: what was found should not wait for their end
+                suspect = self._suspects[place]
+                del self._suspects[place]
+                self._look(suspect)
         while len(self._slices) < self._ground.plan.jobs and not (self._done or self.interrupted or self._late()):
             self._begin(self._next())
 
-    def _may_look(self) -> bool:
+    def _most_wanted(self) -> int:
+        """The place of the suspect to look at: of a kind that nobody has looked at, and the most urgent among those."""
+        suspects = list(enumerate(self._suspects))
+        return min(suspects, key=lambda one: (one[1].kind in self._looked_at, not one[1].urgent, one[0]))[0]
+
+    def _may_look(self, suspect: Suspect) -> bool:
         """Whether a look is not at the expense of fuzzing; what ended a process is looked at in any case."""
-        if self._done or self.interrupted or self._suspects[0].urgent:
+        if self._done or self.interrupted or suspect.urgent:
             return True
         spent = (time.monotonic() - self._standing.started) * self._ground.plan.jobs
         return self._look_seconds <= LOOK_SHARE * spent
@@ -223,7 +234,8 @@ class Campaign:
         ground, plan = self._ground, self._ground.plan
         target, state, way = TARGETS[name], ground.state, ground.way
         self._turns[name] += 1
-        self._spent[name] += 1 + min(self._fruitless[name], MOST_FRUITLESS)
+        price = 1.0 + min(self._fruitless[name], MOST_FRUITLESS)
+        self._spent[name] += price
         self._number += 1
         left = int(plan.seconds - self._standing.seconds) + 1
         seconds = max(SHORTEST, min(plan.slice_seconds, left))
@@ -250,6 +262,7 @@ class Campaign:
         order = replace(order, leaks=LEAK_SHARE * seconds if order.in_process else 0.0)
         log = ground.folder.folder / "driver.log"
         self._slices.append(Slice(order, way or Way("", False, True, ()), seconds, log))
+        self._prices[self._slices[-1].name] = price
 
     def _count(self, slice_: Slice) -> None:
         """Adds what a slice has done since it was last looked at."""
@@ -267,6 +280,8 @@ class Campaign:
         slice_.close()
         tally, name = self._standing.tallies[slice_.target], slice_.target
         tally.seconds += slice_.seconds
+        unused = max(0.0, 1 - slice_.seconds / slice_.length)  # what ended early goes on the sooner
+        self._spent[name] -= min(unused, MOST_UNUSED) * self._prices.pop(slice_.name)
         self._fruitless[name] = 0 if slice_.edges > tally.edges else self._fruitless[name] + 1
         tally.edges = max(tally.edges, slice_.edges)
         tally.corpus = self._ground.state.size(name)
@@ -297,10 +312,7 @@ class Campaign:
             self._kinds[suspect.kind] += 1
             if self._kinds[suspect.kind] > PER_KIND:
                 continue
-            if suspect.urgent:
-                self._suspects.appendleft(suspect)
-            else:
-                self._suspects.append(suspect)
+            self._suspects.append(suspect)
         slice_.suspects.clear()
 
     def _look(self, suspect: Suspect) -> None:

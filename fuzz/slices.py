@@ -45,6 +45,7 @@ class Slice:
     Attributes:
         target: its name.
         name: its own, unlike any other's of the run.
+        length: seconds that it is to take.
         seconds: that it has taken.
         reading: what its board said last.
         suspects: what was found and not taken over yet.
@@ -58,7 +59,7 @@ class Slice:
         self.reading = Reading()
         self.edges = 0
         self.ended = False
-        self._order, self._length = order, seconds
+        self._order, self.length = order, seconds
         self._folder = Path(order.folder)
         self._folder.mkdir(parents=True)
         order.save(self._folder / "order")
@@ -110,7 +111,7 @@ class Slice:
         """Ends a process whose input takes too long, or that does not come to its end."""
         reading, now = self.reading, time.monotonic()
         if not reading.since:
-            if now - self._begun > self._length + LATE:
+            if now - self._begun > self.length + LATE:
                 self._stop("does not end")
                 self.ended = True
                 self.failed = "it did not come to its end in time"

@@ -209,7 +209,8 @@ class Worker:
             self._saw_model(case)
         if judgement.verdict in BAD:
             alike = f"{judgement.verdict.value} {judgement.cause.value} {judgement.stage}"
-            kind = f"{alike} {without_numbers(judgement.message)}"
+            rule = case.origin.rule if case.negative else ""  # whichever of its types and operands broke it
+            kind = f"{alike} {rule or without_numbers(judgement.message)}"
             self._found(data, judgement.verdict.value, judgement.cause.value, judgement.stage, judgement.message, kind)
 
     def _saw_model(self, case: Any) -> None:
@@ -222,9 +223,7 @@ class Worker:
             self._features.saw(f"operation {operation.type} {kind} {before}")
             before = operation.type
 
-    def _found(
-        self, data: bytes, verdict: str, cause: str, stage: str, message: str, kind: str, log: str = ""
-    ) -> None:
+    def _found(self, data: bytes, verdict: str, cause: str, stage: str, message: str, kind: str, log: str = "") -> None:
         """Writes a finding down, unless there are enough like it."""
         self._board.findings += 1
         self._kinds[kind] += 1
@@ -294,7 +293,7 @@ class Meter:
         process = ctypes.CDLL(None)
         with contextlib.suppress(AttributeError):
             # By its words: in a class a name that begins with two underlines would become another.
-            self._allocated = getattr(process, "__sanitizer_get_current_allocated_bytes")  # noqa: B009
+            self._allocated = getattr(process, "__sanitizer_get_current_allocated_bytes")
             self._allocated.restype = ctypes.c_size_t
             self.kinds.append(("memory", "bytes", LEAKED_BYTES))
 
