@@ -10,6 +10,7 @@ from typing import TypeVar
 from nnhal.memory import BytesMemory
 from nnhal.model import (
     ChannelQuant,
+    DataLocation,
     ExtensionNameAndPrefix,
     Model,
     Operand,
@@ -218,6 +219,19 @@ def _number(source: Source, model: Model) -> tuple[Model, str]:
     return made, f"operand {place}{_where(number)} is {value}"
 
 
+def _omission(source: Source, model: Model) -> tuple[Model, str]:
+    """An operand that an operation takes is left out."""
+    graph, number = _graph(source, model)
+    operation = choice(source, graph.operations) if graph.operations else None
+    known = [] if operation is None else [i for i in operation.inputs if 0 <= i < len(graph.operands)]
+    if not known:
+        return model, "nothing"
+    place = choice(source, known)
+    after = replace(graph.operands[place], lifetime=OperandLifeTime.NO_VALUE, location=DataLocation())
+    graph = replace(graph, operands=_placed(graph.operands, place, after))
+    return _with_graph(model, number, graph), f"operand {place}{_where(number)} is left out"
+
+
 def _rest(source: Source, model: Model) -> tuple[Model, str]:
     kind = source.integer(0, 3)
     if kind == 0:
@@ -235,4 +249,4 @@ def _rest(source: Source, model: Model) -> tuple[Model, str]:
 
 
 EDITS: tuple[Edit, ...] = (_operand, _operation, _lists, _values, _rest, _operand, _operand, _operation, _number,
-                            _number)  # fmt: skip
+                            _number, _omission)  # fmt: skip
