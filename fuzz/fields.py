@@ -147,44 +147,50 @@ def _operation(source: Source, model: Model) -> tuple[Model, str]:
     if not graph.operations:
         return model, "nothing"
     place = source.integer(0, len(graph.operations) - 1)
-    after, words = _changed_operation(source, graph.operations[place])
+    after, words = _changed_operation(source, graph.operations[place], len(graph.operands))
     graph = replace(graph, operations=_placed(graph.operations, place, after))
     return _with_graph(model, number, graph), f"operation {place}{_where(number)} {words}"
 
 
-def _changed_operation(source: Source, operation: Operation) -> tuple[Operation, str]:
+def _changed_operation(source: Source, operation: Operation, count: int) -> tuple[Operation, str]:
     kind = source.integer(0, 4)
     if kind == 0:
         some = source.integer(0, 3)
         code: int = choice(source, tuple(OperationType)) if some else number_near(source, operation.type)
         return replace(operation, type=code), f"has code {int(code)}"
     if source.integer(0, 1):
-        indexes, words = _indexes(source, operation.outputs)
+        indexes, words = _indexes(source, operation.outputs, count)
         return replace(operation, outputs=indexes), f"has outputs {words}"
-    indexes, words = _indexes(source, operation.inputs)
+    indexes, words = _indexes(source, operation.inputs, count)
     return replace(operation, inputs=indexes), f"has inputs {words}"
 
 
-def _indexes(source: Source, indexes: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+def _indexes(source: Source, indexes: tuple[int, ...], count: int) -> tuple[tuple[int, ...], str]:
+    """Other indexes into a table of so many operands."""
     kind = source.integer(0, 3)
     place = source.integer(0, max(len(indexes) - 1, 0))
     if kind == 0 and indexes:
         made = indexes[:place] + indexes[place + 1 :]
     elif kind == 1 or not indexes:
-        made = (*indexes, number_near(source, indexes[-1] if indexes else 0))
+        made = (*indexes, _index_near(source, indexes[-1] if indexes else 0, count))
     elif kind == 2:
         made = _placed(indexes, place, indexes[source.integer(0, len(indexes) - 1)])
     else:
-        made = _placed(indexes, place, number_near(source, indexes[place]))
+        made = _placed(indexes, place, _index_near(source, indexes[place], count))
     return made, str(list(made))
+
+
+def _index_near(source: Source, index: int, count: int) -> int:
+    """An index at the end of a table, or any number."""
+    return count + choice(source, (0, 0, -1, 1)) if source.integer(0, 1) else number_near(source, index)
 
 
 def _lists(source: Source, model: Model) -> tuple[Model, str]:
     graph, number = _graph(source, model)
     if source.integer(0, 1):
-        indexes, words = _indexes(source, graph.output_indexes)
+        indexes, words = _indexes(source, graph.output_indexes, len(graph.operands))
         return _with_graph(model, number, replace(graph, output_indexes=indexes)), f"the outputs are {words}"
-    indexes, words = _indexes(source, graph.input_indexes)
+    indexes, words = _indexes(source, graph.input_indexes, len(graph.operands))
     return _with_graph(model, number, replace(graph, input_indexes=indexes)), f"the inputs are {words}"
 
 
