@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,12 @@ from fuzz.graphs import origin_of
 from fuzz.known import Known
 from fuzz.vehicles import Vehicle
 from harness.case import Step, TestCase
-from harness.expectations import Expectation, Rejects, Returns, Unspecified
+from harness.expectations import Expectation, Rejects, Returns, Short, Unspecified
 from harness.layouts import arrange
 from harness.make import INVALID
 from harness.requests import CHANGES, edited
 from harness.steps import KINDS, Action, Edit, Layout, Running
-from nnhal.types import FL5, ErrorStatus, ExecutionMode, info
+from nnhal.types import FL3, FL5, ErrorStatus, ExecutionMode, info
 from nnhal.validate import request_violations
 from opset.source import Source, choice
 
@@ -34,9 +35,10 @@ def request(source: Source, known: Known) -> Attempt | None:
     vehicles = known.vehicles
     if not vehicles:
         return None
-    chosen = choice(source, vehicles)
+    whole = choice(source, vehicles)
     mode = choice(source, known.modes)
-    layout = _layout(source, chosen, known)
+    chosen = _opened(source, whole, known, mode) or whole
+    layout = _layout(source, whole, known)
     inputs, returns = chosen.runs[source.integer(0, 1)]
     edits = tuple(_edit(source, chosen, known) for _ in range(source.integer(0, MOST_EDITS)))
     lengths = _lengths(returns)
@@ -47,26 +49,44 @@ def request(source: Source, known: Known) -> Attempt | None:
     except (IndexError, ValueError, OverflowError, TypeError):  # an edit has nothing to change any more
         return None
     words = "; ".join(_words(edit) for edit in edits) or "none"
+    if layout.kind in HARDWARE:  # a driver need not know the buffers of a device
+        returns = replace(returns, declines=(ErrorStatus.GENERAL_FAILURE,))
     due: Expectation = returns
-    if layout.kind in HARDWARE:
-        due = replace(
-            returns, declines=(ErrorStatus.GENERAL_FAILURE,)
-        )  # a driver need not know the buffers of a device
     if wrong:
         if not known.validates:
             return None
         due = Rejects(INVALID, wrong[0].label, f"{wrong[0].text} (changed: {words})")
     elif after.outputs != before.outputs or after.pools != before.pools:
         return None  # valid, and results lie where nothing guards them
-    elif edits or layout.output_bytes:
+    elif edits:
         due = Unspecified()
+    elif layout.output_bytes:
+        due = _short(chosen, whole, layout, lengths, returns) if chosen is not whole else Unspecified()
     bad = Step(Action.EXECUTE, 0, due, mode, inputs, how=Running(layout=layout, edits=edits))
     good = chosen.execute(0)
     steps = (Step(Action.QUERY), Step(Action.PREPARE), good, bad, good)
     rule = wrong[0].label if wrong else ""
     detail = f"{chosen.seed}: {layout.kind} memory, changed: {words}"
     highest = None if known.level == max(type(known.level)) else known.level
-    return Attempt(TestCase(origin_of("requests", detail, rule), (chosen.model,), steps, known.level, highest=highest))
+    needs = ("dynamic_shapes",) if chosen is not whole else ()
+    origin = origin_of("requests", detail, rule)
+    return Attempt(TestCase(origin, (chosen.model,), steps, known.level, highest=highest, needs=needs))
+
+
+def _opened(source: Source, whole: Vehicle, known: Known, mode: ExecutionMode) -> Vehicle | None:
+    """At times the vehicle with outputs of open sizes, where the driver and the mode take those."""
+    takes = known.dynamic_shapes and known.level >= FL3 and mode != ExecutionMode.FENCED
+    return whole.opened if takes and not source.integer(0, 2) else None
+
+
+def _short(chosen: Vehicle, whole: Vehicle, layout: Layout, lengths: Sequence[int], enough: Returns) -> Returns | Short:
+    """What is due where outputs of open sizes have other room than they need: those with too little are marked."""
+    few = tuple(n for n, (room, size) in enumerate(zip(layout.output_bytes, lengths, strict=True)) if room < size)
+    if not few:
+        return enough
+    shapes = tuple(whole.shapes(output=True))
+    said = layout.output_dimensions or tuple(chosen.shapes(output=True))
+    return Short(few, shapes, said, declines=enough.declines)
 
 
 def _lengths(returns: Returns) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from harness.expectations import Returns
 from harness.make import graph_case
 from harness.steps import Action
 from nnhal.model import Model, is_known, is_tensor
-from nnhal.types import Array, FeatureLevel, OperandType
+from nnhal.types import FL3, Array, FeatureLevel, OperandType
+from nnhal.validate import violations
 from opset.drawing import UnsatisfiableError
 from opset.quantization import FLOATS, QUANTIZED
 from opset.source import SwiftSource
@@ -39,6 +41,16 @@ class Vehicle:
     model: Model
     level: FeatureLevel
     runs: tuple[tuple[tuple[Array | None, ...], Returns], ...]
+
+    @cached_property
+    def opened(self) -> Vehicle | None:
+        """The same where the model leaves the sizes of its outputs open; None where an operation must know them."""
+        main, level = self.model.main, max(self.level, FL3)
+        operands = list(main.operands)
+        for index in main.output_indexes:
+            operands[index] = replace(operands[index], dimensions=(0,) * len(operands[index].dimensions))
+        model = replace(self.model, main=replace(main, operands=tuple(operands)))
+        return None if violations(model, level) else replace(self, model=model, level=level)
 
     def execute(self, model: int, run: int = 0) -> Step:
         """An execution of it.
