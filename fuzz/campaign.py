@@ -223,7 +223,7 @@ class Campaign:
     def _next(self) -> str:
         """The target whose turn it is, of those that have none now.
 
-        The one that had the least time; where turns brought nothing new, time counts more.
+        The one that had the least time for its weight; where turns brought nothing new, time counts more.
         """
         active = {slice_.target for slice_ in self._slices}
         plan = self._ground.plan
@@ -234,7 +234,7 @@ class Campaign:
         ground, plan = self._ground, self._ground.plan
         target, state, way = TARGETS[name], ground.state, ground.way
         self._turns[name] += 1
-        price = 1.0 + min(self._fruitless[name], MOST_FRUITLESS)
+        price = (1.0 + min(self._fruitless[name], MOST_FRUITLESS)) / target.weight
         self._spent[name] += price
         self._number += 1
         left = int(plan.seconds - self._standing.seconds) + 1

@@ -44,6 +44,7 @@ class Target:
         files: of it, that are looked at for coverage.
         barred: why the target does not apply to a driver, or nothing.
         longest: bytes of an input.
+        weight: how much time it gets beside the others: more the more can come out of its inputs.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Target:
     files: tuple[str, ...] = ()
     barred: Callable[[Known], str] = _always
     longest: int = 512
+    weight: float = 1.0
 
     @property
     def group(self) -> str:
@@ -89,10 +91,12 @@ def _needs_extensions(known: Known) -> str:
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("models", "valid graphs, in every mode", valid_graph),
-        Target("mutants", "graphs with changed fields", changed_graph),
+        Target("models", "valid graphs, in every mode", valid_graph, weight=2.0),
+        Target("mutants", "graphs with changed fields", changed_graph, weight=2.0),
         Target("requests", "requests and their memory", request, barred=_needs_vehicles, longest=128),
-        Target("sequences", "calls in any order, of several threads", call_sequence, barred=_needs_vehicles),
+        Target(
+            "sequences", "calls in any order, of several threads", call_sequence, barred=_needs_vehicles, weight=2.0
+        ),
         Target(
             "caches",
             "cache files that are not as they were saved",
@@ -100,8 +104,8 @@ TARGETS: dict[str, Target] = {
             barred=_needs_caching,
             longest=160,
         ),
-        Target("extensions", "vendor extensions", extension_model, barred=_needs_extensions, longest=96),
-        Target("wire", "models read from bytes", parse=wire_model, barred=_needs_vehicles, longest=4096),
+        Target("extensions", "vendor extensions", extension_model, barred=_needs_extensions, longest=96, weight=0.5),
+        Target("wire", "models read from bytes", parse=wire_model, barred=_needs_vehicles, longest=4096, weight=0.5),
         *(
             Target(
                 name,
