@@ -210,7 +210,9 @@ class Triage:
             if time.monotonic() > self._end:
                 return False
             made = self._case(smaller)
-            return made is not None and alike(first, probe(made))
+            if made is None or (case.negative and made.origin.rule != case.origin.rule):
+                return False  # breaking another rule is another finding
+            return alike(first, probe(made))
 
         small, _ = reduced(data, fails, BUDGET.get(first.verdict, USUAL))
         made = self._case(small)

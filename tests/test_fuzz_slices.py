@@ -1,9 +1,11 @@
-"""Fuzzing processes by themselves: that the suite's own changes reach the fuzzer, and that leaks are seen."""
+"""Fuzzing processes by themselves: that changes reach the fuzzer, that leaks are seen, and what a look keeps."""
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from fuzz.plan import Way, way_of
 from fuzz.seeds import write_dictionary
 from fuzz.slices import Slice, arguments_of, order_of
 from fuzz.targets import TARGETS
+from fuzz.triage import INPUT, RESULT, Triage, TriageOrder
 from nnhal.model import Model
 from nnhal.types import FL6, ExecutionMode, OperandType, OperationType
 from opset.source import BytesSource
@@ -22,6 +25,7 @@ from tests.native_library import build, compiler
 CLANG = compiler("clang")
 COUNTED = ("-fsanitize=fuzzer-no-link,address,undefined", "-fno-sanitize-recover=undefined")
 RELU = Known(FL6, (ExecutionMode.SYNCHRONOUS,), False, False, False, False, ("RELU",))
+TAKING = replace(RELU, validates=True)
 SECONDS = 4
 
 
@@ -93,3 +97,30 @@ def test_bytes_that_a_native_driver_keeps_are_a_leak(leaking: Path, tmp_path: Pa
     assert [(suspect.verdict, suspect.data) for suspect in found] == [("FAIL", leaking_input())]
     assert found[0].message.startswith("each run keeps 100 bytes: ")
     assert set(done.checked) == {"one", "other"}
+
+
+def test_what_is_made_smaller_still_breaks_the_same_rule(tmp_path: Path) -> None:
+    """There is always a smaller model that breaks some rule; of a driver that takes all of them it would be the same."""
+    rng = random.Random(11)
+    folders = 0
+    for _ in range(200):
+        data = rng.randbytes(160)
+        attempt = TARGETS["mutants"].decode(data, TAKING)
+        if attempt is None or not attempt.case.negative:
+            continue
+        rule = attempt.case.origin.rule
+        folder = tmp_path / str(folders)
+        folder.mkdir()
+        (folder / INPUT).write_bytes(data)
+        text = f"query accepted what breaks {rule}"
+        driver = "faulty,fault=accept.query"
+        order = TriageOrder(
+            str(folder), "mutants", driver, TAKING.to_json(), "FAIL", "ACCEPTED", "query", text, "", 10.0
+        )
+        Triage(order).run()
+        row = json.loads((folder / RESULT).read_text())["record"]
+        assert (row["verdict"], row["cause"], row["rule"]) == ("FAIL", "ACCEPTED", rule), row["message"]
+        folders += 1
+        if folders == 4:
+            return
+    raise AssertionError("seed 11 gives too few negative cases")
