@@ -75,7 +75,9 @@ def branches(model: Model, level: FeatureLevel) -> Iterator[Change]:
         taken = replace(graph, operands=(*graph.operands, fresh), input_indexes=(*graph.input_indexes, count))
         yield f"graph {number} has one more input", partial(_with_graph, model, number, taken)
         result = graph.output_indexes[0]
-        writer = next(n for n, o in enumerate(graph.operations) if result in o.outputs)
+        writer = next((n for n, o in enumerate(graph.operations) if result in o.outputs), None)
+        if writer is None:  # of a graph that is broken already
+            continue
         twin = _with_twin(graph, writer, result)
         yield f"graph {number} has one more output", partial(_with_graph, model, number, twin)
         lost = replace(graph.operands[result], lifetime=LIFE.TEMPORARY_VARIABLE)

@@ -24,8 +24,8 @@ from harness.make import INVALID, graph_case, graph_question
 from harness.outcome import Outcome
 from harness.steps import Action
 from nnhal import wire
-from nnhal.model import Model, is_tensor
-from nnhal.types import OPERAND_TYPES, Array, ExecutionMode, FeatureLevel, OperandType
+from nnhal.model import Model, Operand, constant_bytes, is_tensor
+from nnhal.types import OPERAND_TYPES, Array, ExecutionMode, FeatureLevel, OperandLifeTime, OperandType
 from nnhal.validate import Violation, violations
 from opset.call import Argument
 from opset.drawing import UnsatisfiableError
@@ -39,7 +39,10 @@ HALF = 2e-3  # the same for float16, and for float32 that may be computed so
 MOST_CHANGES = 3
 LOOKED_AT = 64  # places of one mutation among which one is chosen
 MOST_BYTES = 1 << 24  # of a changed model's operands, so that running out of memory is no legal answer
-LARGEST_NUMBER = 4096  # in its whole constants, for the same reason
+LARGEST_NUMBER = 4096  # among the integers that say how much is to be done, for the same reason
+NUMBERS = (OperandType.INT32, OperandType.UINT32, OperandType.TENSOR_INT32)
+FEW = 64  # bytes of a constant that says so: longer ones are data
+CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 
 
 def origin_of(target: str, detail: str = "", rule: str = "") -> Origin:
@@ -222,14 +225,25 @@ def _moderate(model: Model) -> bool:
     total = 0
     for graph in (model.main, *model.referenced):
         for operand in graph.operands:
-            if not is_tensor(operand.type) or operand.type not in OPERAND_TYPES:
-                continue
-            total += math.prod(operand.dimensions) * np.dtype(OPERAND_TYPES[OperandType(operand.type)].dtype).itemsize
+            if is_tensor(operand.type) and operand.type in OPERAND_TYPES:
+                width = np.dtype(OPERAND_TYPES[OperandType(operand.type)].dtype).itemsize
+                total += math.prod(operand.dimensions) * width
             if total > MOST_BYTES:
                 return False
-    whole = np.frombuffer(model.operand_values[: len(model.operand_values) // 4 * 4], np.int32)
-    small = whole[np.abs(whole.astype(np.int64)) < 1 << 24]  # beyond, they are floats or do not come so far
-    return not bool((np.abs(small) > LARGEST_NUMBER).any())
+            decides = operand.type in NUMBERS and operand.lifetime in CONSTANTS and operand.location.length <= FEW
+            if decides and _largest(model, operand) > LARGEST_NUMBER:
+                return False
+    return True
+
+
+def _largest(model: Model, operand: Operand) -> int:
+    """The largest size of the integers in a constant; 0 where its bytes are none."""
+    try:
+        data = constant_bytes(model, operand)
+    except ValueError:
+        return 0
+    whole = np.frombuffer(data[: len(data) // 4 * 4], np.int32).astype(np.int64)
+    return int(np.abs(whole).max(initial=0))
 
 
 def _fit(model: Model, inputs: Sequence[Array | None]) -> bool:

@@ -18,6 +18,7 @@ from fuzz.attempt import checked
 from fuzz.board import ROOM, Board
 from fuzz.cases import ALL, CORPUS, SEED, batches
 from fuzz.frontier import Frontier, _recorded, _section
+from fuzz.graphs import _moderate
 from fuzz.known import Known, ask
 from fuzz.mutating import changed
 from fuzz.plan import way_of
@@ -35,8 +36,12 @@ from harness.verdict import Verdict
 from harness.waivers import load_waivers
 from nnhal.errors import UsageError
 from nnhal.loading import DriverSpec
-from nnhal.types import info
-from opset.source import BytesSource
+from nnhal.types import FeatureLevel, OperationType, info
+from opset import OPSET
+from opset.drawing import Scope
+from opset.drawn import draw_call
+from opset.graph import model_of
+from opset.source import BytesSource, SeededSource
 from tests.native_library import build, compiler
 from tests.thorough import one_in_three
 
@@ -70,6 +75,20 @@ def test_the_reference_is_never_blamed(name: str, seed: int) -> None:
         )
     arena.close()
     assert made or name == "wire"
+
+
+def test_models_that_ask_for_very_much_are_not_executed() -> None:
+    """A billion of samples is a valid wish, and no answer to it within a deadline is no fault."""
+    definition = OPSET[OperationType.ROI_ALIGN]
+    for seed in range(20):
+        call = draw_call(definition, definition.signatures[0], Scope(SeededSource(seed), max(FeatureLevel)))
+        model, _ = model_of(call)
+        assert _moderate(model)
+        samples = model.main.operands[model.main.operations[0].inputs[list(call.inputs).index("sampling_h")]]
+        at = samples.location.offset
+        raw = (1_090_519_043).to_bytes(4, "little")
+        data = model.operand_values[:at] + raw + model.operand_values[at + 4 :]
+        assert not _moderate(replace(model, operand_values=data))
 
 
 def test_requests_give_outputs_of_open_sizes_too_little_room() -> None:

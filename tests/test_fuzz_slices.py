@@ -100,7 +100,7 @@ def test_bytes_that_a_native_driver_keeps_are_a_leak(leaking: Path, tmp_path: Pa
 
 
 def test_what_is_made_smaller_still_breaks_the_same_rule(tmp_path: Path) -> None:
-    """There is always a smaller model that breaks some rule; of a driver that takes all of them it would be the same."""
+    """Some smaller model always breaks some rule; of a driver that takes all of them it would be the same."""
     rng = random.Random(11)
     folders = 0
     for _ in range(200):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
 
@@ -28,7 +28,8 @@ from nnhal.model import (
     Translation,
 )
 from nnhal.operations import Signature
-from nnhal.types import Array, ErrorStatus, OperandLifeTime, OperandType, OperationType
+from nnhal.types import FL8, Array, ErrorStatus, OperandLifeTime, OperandType, OperationType
+from nnhal.validate import violations
 from opset import OPSET
 from opset.building import GraphBuilder
 from opset.call import Call, with_value
@@ -45,7 +46,7 @@ schema: ModuleType = pytest.importorskip("ai_edge_litert.schema_py_generated")
 pytest.importorskip("flatbuffers")
 
 from drivers.litert import RESOLVERS, LiteRT, _Prepared  # noqa: E402
-from drivers.litert_translate import TRANSLATORS, UNKNOWN  # noqa: E402
+from drivers.litert_translate import NO_SENSE, TRANSLATORS, UNKNOWN  # noqa: E402
 from drivers.litert_translate.flatbuffer import FlatModel, Quantization  # noqa: E402
 
 F32, Q8, I32 = OperandType.TENSOR_FLOAT32, OperandType.TENSOR_QUANT8_ASYMM, OperandType.INT32
@@ -239,6 +240,41 @@ def test_a_scalar_that_is_no_constant_is_refused() -> None:
     assert "attribute" in str(LiteRT.translate(replace(model, main=graph), {}).unsupported[0])
 
 
+def _pooled(stride: int) -> Model:
+    """An average of windows of 2 by 2, with such a stride along the width."""
+    numbers = (0, 0, 0, 0, stride, 1, 2, 2, 0)
+    scalars = [Operand(I32, (), 0.0, 0, CONSTANT, DataLocation(0, 4 * place, 4)) for place in range(len(numbers))]
+    operands = (Operand(F32, (1, 4, 4, 1), lifetime=INPUT), *scalars, Operand(F32, (1, 3, 3, 1), lifetime=OUTPUT))
+    operation = Operation(OperationType.AVERAGE_POOL_2D, tuple(range(10)), (10,))
+    return Model(Subgraph(operands, (operation,), (0,), (10,)), operand_values=np.array(numbers, np.int32).tobytes())
+
+
+def _left_out(model: Model, place: int) -> Model:
+    index = model.main.operations[0].inputs[place]
+    omitted = replace(model.main.operands[index], lifetime=OperandLifeTime.NO_VALUE, location=DataLocation())
+    operands = (*model.main.operands[:index], omitted, *model.main.operands[index + 1 :])
+    listed = tuple(i for i in model.main.input_indexes if i != index)
+    return replace(model, main=replace(model.main, operands=operands, input_indexes=listed))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: add_model(activation=16252931), "there is no activation with code 16252931"),
+        (lambda: _left_out(add_model(), 0), "a is left out, and LiteRT needs it"),
+        (lambda: _left_out(add_model(), 2), "activation is left out, and LiteRT needs it"),
+        (lambda: _pooled(0), "makes no sense of its numbers: ZeroDivisionError"),
+    ],
+)
+def test_numbers_that_no_execution_takes_have_a_reason(make: Callable[[], Model], reason: str) -> None:
+    """Rules of models say nothing of them: such a model is valid, and none that an adapter may fail on."""
+    model = make()
+    assert not violations(model, FL8)
+    (found,) = LiteRT.translate(model, {}).unsupported
+    assert found is not None
+    assert reason in found
+
+
 # --- execution --------------------------------------------------------------------------------------------------------
 
 
@@ -372,6 +408,7 @@ def test_what_is_translated_agrees_with_the_baseline(
         model, values = model_of(call, constants | parameters(call))
         translation = LiteRT.translate(model, {})
         assert (translation.artifact is None) == any(translation.unsupported)
+        assert not any(NO_SENSE in (reason or "") for reason in translation.unsupported)  # a defect of the translation
         if any(device.explain_unsupported(replace(model, translation=translation))) or has_finding(call):
             continue
         due = run_call(call)

@@ -41,6 +41,10 @@ TRANSLATORS: Mapping[int, Translator] = {
     **control.TRANSLATORS,
 }
 
+# A valid model may hold numbers that no execution takes: a stride of 0, a scalar of four elements.
+SENSELESS = (ArithmeticError, LookupError, TypeError, ValueError)
+NO_SENSE = "the translation makes no sense of its numbers"
+
 UNKNOWN = frozenset(
     {
         OperationType.AXIS_ALIGNED_BBOX_TRANSFORM,
@@ -60,7 +64,13 @@ def translate(model: Model) -> Translation:
     """The .tflite file of a valid model, or for each operation why it has none."""
     file = FlatModel()
     _, reasons = _write_graph(file, model, model.main)
-    return Translation(None if any(reasons) else file.finish(), reasons)
+    if any(reasons):
+        return Translation(None, reasons)
+    try:
+        return Translation(file.finish(), reasons)
+    except SENSELESS as error:
+        reason = f"the file format of LiteRT does not hold its numbers: {error}"
+        return Translation(None, (reason,) * len(reasons))
 
 
 def _write_graph(file: FlatModel, model: Model, graph: Subgraph) -> tuple[int, tuple[str | None, ...]]:
@@ -88,6 +98,8 @@ def _write_inputs(tensors: Tensors) -> str | None:
         tensors.flat.inputs = tuple(tensors.index(i) for i in tensors.graph.input_indexes)
     except UntranslatableError as error:
         return str(error)
+    except SENSELESS as error:
+        return f"{NO_SENSE}: {type(error).__name__}: {error}"
     return None
 
 
@@ -102,4 +114,6 @@ def _write(tensors: Tensors, operation: Operation) -> str | None:
         translator(Node(tensors, operation))
     except UntranslatableError as error:
         return str(error)
+    except SENSELESS as error:
+        return f"{NO_SENSE}: {type(error).__name__}: {error}"
     return None

@@ -36,7 +36,7 @@ def _arithmetic(operator: str) -> Translator:
     """Two tensors with broadcasting and a fused activation."""
 
     def write(node: Node) -> None:
-        activation = node.integer("activation")
+        activation = node.fused()
         options = f"{operator.capitalize()}Options"
         node.add(operator, node.tensors("a", "b"), node.all_results(), options, FusedActivationFunction=activation)
 

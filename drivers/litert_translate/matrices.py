@@ -18,7 +18,7 @@ def _fully_connected(node: Node) -> None:
         node.tensors("input", "weights", "bias"),
         node.all_results(),
         "FullyConnectedOptions",
-        FusedActivationFunction=node.integer("activation"),
+        FusedActivationFunction=node.fused(),
     )
 
 

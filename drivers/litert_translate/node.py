@@ -24,6 +24,7 @@ from nnhal.model import (
 from nnhal.operations import OperandDef, operations
 from nnhal.types import Array, OperandLifeTime, OperandType
 
+MOST_FUSED = 3  # the highest code of a fused activation
 CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 
 TENSOR_TYPES: dict[int, int] = {
@@ -143,6 +144,9 @@ class Node:
         self._names = dict(zip(layout[0], self.inputs, strict=True))
         self._names.update(zip(layout[1], self.results, strict=True))
         self._form = layout[2]
+        for name in layout[0]:
+            if not self.has(name) and not self._may_be_omitted(name):
+                raise UntranslatableError(f"{name} is left out, and LiteRT needs it")
 
     def __getitem__(self, name: str) -> Operand:
         """The operand of that name."""
@@ -151,6 +155,10 @@ class Node:
     def has(self, name: str) -> bool:
         """Whether an input is given and not omitted."""
         return name in self._names and self[name].lifetime != OperandLifeTime.NO_VALUE
+
+    def _may_be_omitted(self, name: str) -> bool:
+        described = self._form.get(name)  # none where the name is one of several that one operand stands for
+        return described is not None and (described.omittable or described.default is not None)
 
     def is_constant(self, name: str) -> bool:
         """Whether the value of an operand stands in the model."""
@@ -218,6 +226,13 @@ class Node:
     def flag(self, name: str) -> bool:
         """A boolean scalar, or its default where it is left off."""
         return self.integer(name) != 0
+
+    def fused(self) -> int:
+        """The activation that is fused to the operation: its code is the same in LiteRT's files."""
+        code = self.integer("activation")
+        if not 0 <= code <= MOST_FUSED:
+            raise UntranslatableError(f"there is no activation with code {code}")
+        return code
 
     def real(self, name: str) -> float:
         """A real scalar."""

@@ -132,7 +132,7 @@ def _convolution(operator: str, options: str) -> Translator:
             StrideW=node.integer("stride_w"),
             DilationHFactor=dilations[0],
             DilationWFactor=dilations[1],
-            FusedActivationFunction=node.integer("activation"),
+            FusedActivationFunction=node.fused(),
             **more,
         )
 
@@ -153,7 +153,7 @@ def _transpose_convolution(node: Node) -> None:
         Padding=_transposed_padding(node),
         StrideH=node.integer("stride_h"),
         StrideW=node.integer("stride_w"),
-        FusedActivationFunction=node.integer("activation"),
+        FusedActivationFunction=node.fused(),
     )
 
 
@@ -196,7 +196,7 @@ def _pool(operator: str) -> Translator:
             StrideW=node.integer("stride_w"),
             FilterHeight=windows[0],
             FilterWidth=windows[1],
-            FusedActivationFunction=node.integer("activation"),
+            FusedActivationFunction=node.fused(),
         )
 
     return write
