@@ -11,6 +11,7 @@ from nnhal.model import DataLocation, Model, Operand, Operation, Subgraph, count
 from nnhal.types import OPERAND_TYPES, FeatureLevel, OperandLifeTime, OperandType
 
 LARGEST_MODEL = 32 * 1024  # bytes of copied constants that an edit may lead to
+MOST_BYTES = 1 << 24  # of any constant of a case
 
 Change = tuple[str, Callable[[], Model]]  # what is changed, and what makes the changed model
 Changes = Callable[[Model, FeatureLevel], Iterator[Change]]
@@ -53,8 +54,14 @@ def placed(indexes: Sequence[int], place: int, index: int) -> tuple[int, ...]:
 
 
 def with_constant(model: Model, index: int, operand: Operand) -> Model:
-    """The operand becomes a copied constant of zeros, with a legal location."""
+    """The operand becomes a copied constant of zeros, with a legal location.
+
+    Raises:
+        ValueError: it would be larger than any constant of a case.
+    """
     size = operand_size(operand)
+    if size > MOST_BYTES:
+        raise ValueError(f"a constant of {size} bytes")
     values = model.operand_values + bytes(-len(model.operand_values) % 4)
     place = DataLocation(0, len(values), size)
     constant = replace(operand, lifetime=LIFE.CONSTANT_COPY, location=place)

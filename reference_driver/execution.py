@@ -130,7 +130,10 @@ class ReferencePreparedModel(PreparedModel):
         return result
 
     def _evaluate(self, inputs: Sequence[Array | None], config: ExecutionConfig, deadline: int | None) -> list[Result]:
+        last: list[Call] = []
+
         def check(call: Call) -> None:
+            last[:] = [call]
             if deadline is not None and time.monotonic_ns() >= deadline:
                 raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, "the deadline passed while executing")
             _check(call)
@@ -143,6 +146,16 @@ class ReferencePreparedModel(PreparedModel):
             raise DriverError(ErrorStatus.MISSED_DEADLINE_TRANSIENT, str(error)) from None
         except ArithmeticError as error:  # scales that no fixed-point multiplier holds
             raise DriverError(ErrorStatus.GENERAL_FAILURE, f"the numbers go too far: {error}") from None
+        except (ValueError, IndexError):
+            if not last or not _takes_nothing(last[0]):
+                raise
+            text = f"{last[0].definition.name} has no result for an operand without elements"
+            raise DriverError(ErrorStatus.GENERAL_FAILURE, text) from None
+
+
+def _takes_nothing(call: Call) -> bool:
+    """Whether an operand has no elements: the largest of none, or one step of none, is nothing that anybody defines."""
+    return any(0 in argument.shape for argument in call.inputs.values() if not argument.omitted)
 
 
 def _check(call: Call) -> None:
