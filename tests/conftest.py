@@ -11,6 +11,15 @@ from harness.isolation import IsolatedDriver
 from harness.process import tagged
 
 ROOT = Path(__file__).parents[1]
+# The files that take longest, which go first: begun last, one would keep a single process at work for minutes.
+LONGEST = ("test_plugin", "test_fuzz_runs", "test_nnapi", "test_opset", "test_reports_browser", "test_stress_runs",
+           "test_isolation", "test_campaign_runs", "test_fuzz_slices", "test_faulty")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files in front; within a file the order stays."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture

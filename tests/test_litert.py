@@ -263,6 +263,7 @@ def _left_out(model: Model, place: int) -> Model:
         (lambda: add_model(activation=16252931), "there is no activation with code 16252931"),
         (lambda: _left_out(add_model(), 0), "a is left out, and LiteRT needs it"),
         (lambda: _left_out(add_model(), 2), "activation is left out, and LiteRT needs it"),
+        (lambda: add_model(shape=(1, 1 << 29)), "its operands take more than 1024 MiB"),
         (lambda: _pooled(0), "makes no sense of its numbers: ZeroDivisionError"),
     ],
 )

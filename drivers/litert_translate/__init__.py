@@ -23,7 +23,7 @@ from drivers.litert_translate import (
 )
 from drivers.litert_translate.flatbuffer import FlatModel
 from drivers.litert_translate.node import Node, Tensors, UntranslatableError
-from nnhal.model import Model, Operation, Subgraph, Translation
+from nnhal.model import Model, Operation, Subgraph, Translation, operand_size
 from nnhal.types import OperationType
 
 Translator = Callable[[Node], None]
@@ -43,6 +43,7 @@ TRANSLATORS: Mapping[int, Translator] = {
 
 # A valid model may hold numbers that no execution takes: a stride of 0, a scalar of four elements.
 SENSELESS = (ArithmeticError, LookupError, TypeError, ValueError)
+MOST_BYTES = 1 << 30  # of all operands
 NO_SENSE = "the translation makes no sense of its numbers"
 
 UNKNOWN = frozenset(
@@ -62,6 +63,9 @@ UNKNOWN = frozenset(
 
 def translate(model: Model) -> Translation:
     """The .tflite file of a valid model, or for each operation why it has none."""
+    if sum(operand_size(o) for graph in (model.main, *model.referenced) for o in graph.operands) > MOST_BYTES:
+        reason = f"its operands take more than {MOST_BYTES >> 20} MiB, and the adapter tries out what it says it does"
+        return Translation(None, (reason,) * len(model.main.operations))
     file = FlatModel()
     _, reasons = _write_graph(file, model, model.main)
     if any(reasons):
