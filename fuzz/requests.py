@@ -42,6 +42,8 @@ def request(source: Source, known: Known) -> Attempt | None:
     inputs, returns = chosen.runs[source.integer(0, 1)]
     edits = tuple(_edit(source, chosen, known) for _ in range(source.integer(0, MOST_EDITS)))
     lengths = _lengths(returns)
+    if chosen is not whole and not layout.output_bytes:  # where a request is refused nothing else says their room
+        layout = replace(layout, output_bytes=tuple(lengths))
     try:
         before = arrange(chosen.model, inputs, lengths, layout, {}).request
         after = edited(before, edits)
