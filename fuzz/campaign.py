@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -112,7 +112,7 @@ class Campaign:
         self._work = Path(tempfile.mkdtemp(prefix="work-", dir=ground.folder.folder))
         self._slices: list[Slice] = []
         self._looks: list[_Look] = []
-        self._suspects: deque[Suspect] = deque()
+        self._suspects: list[Suspect] = []
         self._kinds: Counter[str] = Counter()
         self._turns: Counter[str] = Counter()
         self._spent = dict.fromkeys(ground.plan.targets, 0.0)  # turns, dearer for targets that found nothing of late
@@ -153,7 +153,7 @@ class Campaign:
         while self._suspects or self._looks:
             if self.interrupted or time.monotonic() > end or (plan.first and self._standing.new):
                 break
-            self._suspects = deque(one for one in self._suspects if one.kind not in self._looked_at)
+            self._suspects = [one for one in self._suspects if one.kind not in self._looked_at]
             self._turn()
         left = {one.kind for one in self._suspects if one.kind not in self._looked_at}
         if left and not plan.first:
@@ -195,18 +195,16 @@ class Campaign:
 
     def _hand_out(self) -> None:
         if self._suspects and not self._looks:
-            place = self._most_wanted()
-            if self._may_look(self._suspects[place]):  # beside the slices: what was found should not wait for their end
-                suspect = self._suspects[place]
-                del self._suspects[place]
+            suspect = self._most_wanted()
+            if self._may_look(suspect):  # beside the slices: what was found should not wait for their end
+                self._suspects.remove(suspect)
                 self._look(suspect)
         while len(self._slices) < self._ground.plan.jobs and not (self._done or self.interrupted or self._late()):
             self._begin(self._next())
 
-    def _most_wanted(self) -> int:
-        """The place of the suspect to look at: of a kind that nobody has looked at, and the most urgent among those."""
-        suspects = list(enumerate(self._suspects))
-        return min(suspects, key=lambda one: (one[1].kind in self._looked_at, not one[1].urgent, one[0]))[0]
+    def _most_wanted(self) -> Suspect:
+        """The suspect to look at: of a kind that nobody has looked at, the most urgent among those, then the oldest."""
+        return min(self._suspects, key=lambda suspect: (suspect.kind in self._looked_at, not suspect.urgent))
 
     def _may_look(self, suspect: Suspect) -> bool:
         """Whether a look is not at the expense of fuzzing; what ended a process is looked at in any case."""

@@ -202,9 +202,8 @@ def _values(source: Source, model: Model) -> tuple[Model, str]:
     place = source.integer(0, len(data) - 1)
     word = place // 4 * 4
     if source.integer(0, 1) and word + 4 <= len(data):
-        value = number_near(source, int.from_bytes(data[word : word + 4], "little", signed=True))
-        raw = (value % WORD).to_bytes(4, "little")
-        return replace(model, operand_values=data[:word] + raw + data[word + 4 :]), f"constant at {word} is {value}"
+        model, value = _with_number(source, model, word)
+        return model, f"constant at {word} is {value}"
     raw = bytes([source.integer(0, 255)])
     return replace(model, operand_values=data[:place] + raw + data[place + 1 :]), f"byte {place} of constants differs"
 
@@ -212,17 +211,23 @@ def _values(source: Source, model: Model) -> tuple[Model, str]:
 def _number(source: Source, model: Model) -> tuple[Model, str]:
     """Another value of a constant that is one number, as axes, strides and activations are: most depends on those."""
     graph, number = _graph(source, model)
-    data, size = model.operand_values, len(model.operand_values)
+    size = len(model.operand_values)
     places = [(place, operand.location.offset) for place, operand in enumerate(graph.operands)
               if operand.lifetime == OperandLifeTime.CONSTANT_COPY and operand.location.length == NUMBER
               and 0 <= operand.location.offset <= size - NUMBER]  # fmt: skip
     if not places:
         return _values(source, model)
     place, at = choice(source, places)
+    model, value = _with_number(source, model, at)
+    return model, f"operand {place}{_where(number)} is {value}"
+
+
+def _with_number(source: Source, model: Model, at: int) -> tuple[Model, int]:
+    """Another number at a place of the constants, and which."""
+    data = model.operand_values
     value = number_near(source, int.from_bytes(data[at : at + NUMBER], "little", signed=True))
     raw = (value % WORD).to_bytes(NUMBER, "little")
-    made = replace(model, operand_values=data[:at] + raw + data[at + NUMBER :])
-    return made, f"operand {place}{_where(number)} is {value}"
+    return replace(model, operand_values=data[:at] + raw + data[at + NUMBER :]), value
 
 
 def _omission(source: Source, model: Model) -> tuple[Model, str]:

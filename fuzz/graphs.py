@@ -19,13 +19,14 @@ from fuzz.known import Known
 from fuzz.vehicles import is_known_size
 from harness.case import Origin, Step, TestCase
 from harness.case_file import seal
+from harness.editable import CONSTANTS
 from harness.expectations import Expectation, Expected, Rejects, Returns, Unspecified
 from harness.make import INVALID, graph_case, graph_question
 from harness.outcome import Outcome
 from harness.steps import Action
 from nnhal import wire
-from nnhal.model import Model, Operand, constant_bytes, is_tensor
-from nnhal.types import OPERAND_TYPES, Array, ExecutionMode, FeatureLevel, OperandLifeTime, OperandType
+from nnhal.model import Model, Operand, constant_bytes, is_tensor, operand_size
+from nnhal.types import OPERAND_TYPES, Array, ExecutionMode, FeatureLevel, OperandType
 from nnhal.validate import Violation, violations
 from opset.call import Argument
 from opset.drawing import UnsatisfiableError
@@ -42,7 +43,6 @@ MOST_BYTES = 1 << 24  # of a changed model's operands, so that running out of me
 LARGEST_NUMBER = 4096  # among the integers that say how much is to be done, for the same reason
 NUMBERS = (OperandType.INT32, OperandType.UINT32, OperandType.TENSOR_INT32)
 FEW = 64  # bytes of a constant that says so: longer ones are data
-CONSTANTS = (OperandLifeTime.CONSTANT_COPY, OperandLifeTime.CONSTANT_REFERENCE)
 
 
 def origin_of(target: str, detail: str = "", rule: str = "") -> Origin:
@@ -225,9 +225,7 @@ def _moderate(model: Model) -> bool:
     total = 0
     for graph in (model.main, *model.referenced):
         for operand in graph.operands:
-            if is_tensor(operand.type) and operand.type in OPERAND_TYPES:
-                width = np.dtype(OPERAND_TYPES[OperandType(operand.type)].dtype).itemsize
-                total += math.prod(operand.dimensions) * width
+            total += operand_size(operand)
             if total > MOST_BYTES:
                 return False
             decides = operand.type in NUMBERS and operand.lifetime in CONSTANTS and operand.location.length <= FEW

@@ -20,6 +20,7 @@ from fuzz.known import Known
 from fuzz.reducing import reduced
 from fuzz.signature import crash_place, key_of
 from fuzz.targets import TARGETS, Target
+from fuzz.worker import own_failure, traceback_of
 from harness.case import TestCase
 from harness.case_file import save
 from harness.driver import Driver, open_driver
@@ -156,8 +157,7 @@ class Triage:
         try:
             case = self._case(data)
         except Exception as error:  # the suite's own defect: told like any other finding, never lost
-            text = f"the suite itself failed: {type(error).__name__}: {error}"
-            self._nothing(text, data, "".join(traceback.format_exception(error)))
+            self._nothing(own_failure(error), data, traceback_of(error))
             return
         if case is None:
             self._nothing("the input becomes no case when it is read again", data)

@@ -37,7 +37,6 @@ REPEATS = 8  # of an input that may leak
 REMEMBERED = 20_000  # inputs of which it is known how much of them was read
 SETTLING = 2  # of them that may still fill caches
 LEAKED_BYTES = 16  # at least, in each of the others
-MODULE_TEXT = "the suite itself failed"
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,16 @@ class Order:
     def save(self, path: Path) -> None:
         """Writes it for `load`."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def own_failure(error: Exception) -> str:
+    """A defect of the suite, in words."""
+    return f"the suite itself failed: {type(error).__name__}: {error}"
+
+
+def traceback_of(error: Exception) -> str:
+    """Where it came from."""
+    return "".join(traceback.format_exception(error))
 
 
 class Worker:
@@ -141,8 +150,7 @@ class Worker:
         except Exception as error:  # a defect of the suite: it must be seen, and must not end the night
             last = traceback.extract_tb(error.__traceback__)[-1]
             kind = f"{type(error).__name__} in {Path(last.filename).name} {last.name}"
-            words = f"{MODULE_TEXT}: {type(error).__name__}: {error}"
-            self._found(data, "INTERNAL", "SUITE", "make", words, kind, "".join(traceback.format_exception(error)))
+            self._found(data, "INTERNAL", "SUITE", "make", own_failure(error), kind, traceback_of(error))
         finally:
             self._board.end()
         self.frontier.note(self.used(data))

@@ -222,6 +222,11 @@ class Connection:
     def _death(self) -> DriverDied:
         return DriverDied(self._failure or self.process.reason, self.process.log() + self._extra)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known that the service has ended, or was stopped: every call raises DriverDied."""
+        return self._failure is not None
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._death()

@@ -39,7 +39,7 @@ from nnhal.device import (
     PreparedModel,
     Timing,
 )
-from nnhal.errors import DriverDied, DriverError, DriverTimedOut, SuiteError, UncleanError
+from nnhal.errors import DriverError, DriverTimedOut, SuiteError, UncleanError
 from nnhal.fences import SharedFence
 from nnhal.types import FL3, FL8, ErrorStatus, ExecutionMode, FeatureLevel
 
@@ -74,19 +74,6 @@ def member_of(kind: type[Member], number: int) -> Member:
 def from_now(nanoseconds: int | None) -> int | None:
     """The deadline that lies so far ahead, or behind."""
     return None if nanoseconds is None else time.monotonic_ns() + nanoseconds
-
-
-@contextlib.contextmanager
-def _closed(burst: Burst) -> Iterator[Burst]:
-    """Closes a burst, unless the driver came to its end: that, and not what follows from it, is to be told."""
-    try:
-        yield burst
-    except (DriverDied, DriverTimedOut):
-        raise
-    except BaseException:
-        burst.close()
-        raise
-    burst.close()
 
 
 @dataclass
@@ -211,7 +198,7 @@ class Executing:
             if how.uses is not None:
                 burst = self.thing(self.bursts, how.uses)
                 return burst.execute_synchronously(request, tokens, config, deadline), None
-            with _closed(prepared.configure_execution_burst()) as burst:
+            with contextlib.closing(prepared.configure_execution_burst()) as burst:
                 return burst.execute_synchronously(request, tokens, config, deadline), None
         if step.mode == ExecutionMode.REUSABLE:
             return prepared.create_reusable_execution(request, config).execute_synchronously(deadline), None

@@ -101,9 +101,14 @@ class _Handle:
         self._released = False
 
     def release(self) -> None:
-        """Has the driver let go of it now. A second call does nothing."""
+        """Has the driver let go of it now. A second call does nothing, nor one to a driver that is known to have ended.
+
+        Objects are let go behind a failure, too; a further error would hide why.
+        """
         if not self._released:
             self._released = True
+            if self.connection.has_failed:
+                return
             self.connection.call("release", [self.handle])
 
     def __del__(self) -> None:

@@ -309,6 +309,13 @@ def test_two_executions_are_under_way_at_once(isolate) -> None:
         np.testing.assert_array_equal(output(request), EXPECTED)
 
 
+def test_what_is_let_go_behind_an_end_does_not_hide_it(isolate) -> None:
+    prepared = prepare(isolate(faulty("hang"), deadline=0.5))
+    with pytest.raises(DriverTimedOut):
+        prepared.execute_synchronously(add_request())
+    prepared.close()
+
+
 def test_requests_beside_the_culprit_learn_of_the_death(isolate) -> None:
     driver = isolate(faulty("abort", ",after=1"))
     hanging = isolate(faulty("hang", ",after=1"), deadline=0.8)
